@@ -1,0 +1,1 @@
+"""Adapters of engines: each observes one engine and drives its syncs."""

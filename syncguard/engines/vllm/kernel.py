@@ -1,0 +1,78 @@
+"""An MXFP8 linear kernel for vLLM on a CPU that behaves like the native ones.
+
+Like the kernels for Blackwell it rounds activations to MXFP8 too, and it reads its scales only
+from a derived copy in the 128x4 layout, which is no parameter: whoever updates the parameters and
+not this copy serves fresh elements under stale scales.
+"""
+
+from typing import Any
+
+import torch
+from vllm.model_executor.kernels.linear.mxfp8.Mxfp8LinearKernel import (
+    Mxfp8LinearKernel,
+    Mxfp8LinearLayerConfig,
+)
+
+from syncguard.grids import dequantize, quantize, swizzle, unswizzle
+
+__all__ = ["DERIVED_SCALES", "CpuMxfp8LinearKernel"]
+
+DERIVED_SCALES = "weight_scale_swizzled"
+"""The layer's attribute that holds the derived scales."""
+
+_BLOCK = 32
+
+
+class CpuMxfp8LinearKernel(Mxfp8LinearKernel):  # type: ignore[misc]
+    """W8A8 MXFP8 on a CPU: exact grids, float32 accumulation, output in the model's dtype."""
+
+    activations = "mxfp8"
+
+    @classmethod
+    def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
+        """Always: it is plain torch."""
+        return True, None
+
+    @classmethod
+    def can_implement(cls, c: Mxfp8LinearLayerConfig) -> tuple[bool, str | None]:
+        """Layers whose input features are whole blocks."""
+        features = c.weight_shape[1]
+        if features % _BLOCK:
+            return False, f"{features} input features are not a multiple of {_BLOCK}"
+        return True, None
+
+    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+        """Derive the swizzled scales, in place where they exist, as captured graphs need it."""
+        fresh = self.derive(layer)[DERIVED_SCALES]
+        held = getattr(layer, DERIVED_SCALES, None)
+        if held is not None and held.shape == fresh.shape:
+            held.copy_(fresh)
+        else:
+            setattr(layer, DERIVED_SCALES, fresh)
+
+    def derive(self, layer: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """What the derived tensors must hold, from the canonical ones; changes nothing."""
+        return {DERIVED_SCALES: swizzle(layer.weight_scale.data)}
+
+    def apply_weights(
+        self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """``x @ weight.T + bias`` with both operands on the MXFP8 grid.
+
+        Args:
+            layer: The vLLM layer.
+            x: ``[..., K]`` in the model's dtype.
+            bias: ``[N]`` or none.
+        """
+        rows = x.reshape(-1, x.shape[-1])
+        count, features = layer.weight.shape
+        scales = unswizzle(getattr(layer, DERIVED_SCALES), count, features // _BLOCK)
+        weight: torch.Tensor = dequantize(layer.weight.data, scales, dtype=x.dtype)
+        activations = dequantize(*quantize(rows), dtype=x.dtype)
+        out = torch.nn.functional.linear(activations, weight, bias)
+        return out.reshape(*x.shape[:-1], count)
+
+
+def kernel_of(layer: Any) -> Any:
+    """The kernel object of a vLLM layer's quantization method, or none."""
+    return getattr(layer.quant_method, "kernel", None)

@@ -1,0 +1,21 @@
+"""Number formats, quantization rules and scale layouts: pure functions on tensors, no engine."""
+
+from syncguard.grids.formats import GRIDS, Grid, NumberFormat
+from syncguard.grids.mxfp8 import dequantize, quantize, quantize_and_compare
+from syncguard.grids.scale_layout import swizzle, swizzled_index, swizzled_size, unswizzle
+from syncguard.grids.scale_rules import SCALE_RULES, ScaleRule
+
+__all__ = [
+    "GRIDS",
+    "SCALE_RULES",
+    "Grid",
+    "NumberFormat",
+    "ScaleRule",
+    "dequantize",
+    "quantize",
+    "quantize_and_compare",
+    "swizzle",
+    "swizzled_index",
+    "swizzled_size",
+    "unswizzle",
+]

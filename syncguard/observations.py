@@ -1,0 +1,233 @@
+"""What adapters observe and checks judge: small plain values, never weights.
+
+Observations are made where the tensors live (in the engine's worker, on each rank) and are the
+only things that cross a process boundary.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "EngineLayer",
+    "GraphReads",
+    "LearnerLayer",
+    "Loaded",
+    "ProbeOutput",
+    "Rederivation",
+    "StepReport",
+    "StoredTensor",
+    "SyncRecord",
+    "Unreadable",
+    "WeightPrint",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerLayer:
+    """How the learner's forward treats one weight.
+
+    Attributes:
+        weight: The weight's name in checkpoint layout.
+        grid: The grid in which the forward really used it, observed (see `syncguard.grids`).
+        kind: ``linear``, ``embedding``, ``head``, ``expert``, ``router``, ``norm``, ``bias`` or
+            ``buffer``.
+        shape: Its shape in checkpoint layout.
+        tied_to: The name of the weight that shares its storage, or empty.
+    """
+
+    weight: str
+    grid: str
+    kind: str
+    shape: tuple[int, ...]
+    tied_to: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLayer:
+    """How the live engine holds and computes one layer.
+
+    Attributes:
+        module: The engine's module path.
+        parts: The learner's weights that it holds, in the order of its output rows.
+        method: Class name of the live quantization method.
+        kernel: Class name of the live kernel, or empty where there is none to tell.
+        grid: The grid of the weights that the method and kernel compute with.
+        activations: The grid that the kernel rounds activations to; the model's dtype if none.
+        rank: The rank that answered.
+    """
+
+    module: str
+    parts: tuple[str, ...]
+    method: str
+    kernel: str
+    grid: str
+    activations: str
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightPrint:
+    """Fingerprints of one weight, one 64-bit number per row and component.
+
+    Attributes:
+        weight: The learner's name.
+        grid: The grid that the bytes are in.
+        shape: Shape in checkpoint layout; rows are the first dimension (a vector is one row).
+        rows: Component name (``elements`` and ``scales`` of a block grid, or ``values``) to a
+            uint64 array with one fingerprint per row.
+        nbytes: Bytes that the fingerprints cover.
+    """
+
+    weight: str
+    grid: str
+    shape: tuple[int, ...]
+    rows: dict[str, NDArray[np.uint64]]
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A weight whose bytes cannot be read where it lives, and why."""
+
+    weight: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProbeOutput:
+    """What the serving path of one layer gave for the random probe.
+
+    Attributes:
+        module: The engine's module path.
+        parts: As in `EngineLayer`.
+        output: float32 array [rows, output features] in the order of ``parts``.
+    """
+
+    module: str
+    parts: tuple[str, ...]
+    output: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Rederivation:
+    """One derived tensor compared with what its canonical tensors give when derived again.
+
+    Attributes:
+        path: Where the derived tensor is.
+        parts: The learner's weights that it is derived from.
+        differing: Bytes that differ.
+        nbytes: Bytes compared.
+    """
+
+    path: str
+    parts: tuple[str, ...]
+    differing: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """One tensor that can be reached from the engine's model.
+
+    Attributes:
+        path: How it was reached; attributes by dots, containers by brackets, closures by
+            ``<name>``.
+        kind: ``parameter``, ``buffer`` or ``attribute``.
+        storage: Address of its storage; equal addresses are aliases.
+        offset: Bytes from the start of the storage.
+        nbytes: Bytes of the tensor.
+        shape: Its shape.
+        dtype: Its dtype, without ``torch.``.
+        stride: Its stride, in elements.
+    """
+
+    path: str
+    kind: str
+    storage: int
+    offset: int
+    nbytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    stride: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphReads:
+    """What a forward reads, and so what a captured graph of it would read.
+
+    Attributes:
+        paths: Paths of the storage table whose tensors the forward's operators took as inputs.
+        captured: Whether the engine really holds captured or compiled graphs.
+    """
+
+    paths: frozenset[str]
+    captured: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """One write that the engine's loader made.
+
+    Attributes:
+        weight: The name on the wire that caused it.
+        parameter: The engine's parameter that received it.
+        shard: Which part of a fused parameter; empty if it is not fused.
+        expert: Which expert; -1 if there is none.
+        numel: Elements that the message held.
+        bucket: Number of the bucket, from 0.
+        rank: The rank that loaded it.
+    """
+
+    weight: str
+    parameter: str
+    shard: str
+    expert: int
+    numel: int
+    bucket: int
+    rank: int = 0
+
+
+@dataclass(slots=True)
+class SyncRecord:
+    """The life of one sync, as the engine's side saw it.
+
+    Attributes:
+        number: Number of the sync, from 1.
+        version: The weight version that was asked for.
+        served_version: The version that the engine reports afterwards.
+        buckets: Names per bucket, in the order of arrival.
+        loaded: Writes that the loader made.
+        unfolded: Parameters whose staged data had not been folded back when the sync ended.
+        seconds: How long it took.
+        error: What went wrong; empty if nothing did.
+    """
+
+    number: int
+    version: str
+    served_version: str = ""
+    buckets: list[tuple[str, ...]] = field(default_factory=list)
+    loaded: list[Loaded] = field(default_factory=list)
+    unfolded: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What one optimizer step changed.
+
+    Attributes:
+        learning_rate: Of the step.
+        loss: Of the step's batch.
+        weights_changed: Share of model weights whose bytes changed.
+        elements_changed: Share of element bytes of low-precision weights that changed.
+        scales_changed: Share of their scale bytes that changed.
+    """
+
+    learning_rate: float
+    loss: float
+    weights_changed: float
+    elements_changed: float
+    scales_changed: float

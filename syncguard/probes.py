@@ -1,0 +1,79 @@
+"""Chosen inputs for serving kernels.
+
+Rows of the identity are exact in every grid: a one-hot row quantizes without error and its
+product with the weight has one non-zero term, so the kernel's output is a column of the weight
+that it computes with. Gaussian rows are what published checks use; they also exercise activation
+rounding.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from syncguard.fingerprint import GRANULE, value_print
+
+__all__ = ["exact_prints", "identity_rows", "random_rows"]
+
+_CHUNK: Final = 256
+"""Identity rows per call: bounds the memory of a probe to this many output rows."""
+
+
+def identity_rows(
+    features: int, dtype: torch.dtype, chunk: int = _CHUNK
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """Rows of the identity matrix in chunks.
+
+    Args:
+        features: Size of the matrix.
+        dtype: Of the rows.
+        chunk: Rows in a chunk; the last may be shorter.
+
+    Yields:
+        The number of the first row and ``[rows, features]``.
+    """
+    for first in range(0, features, chunk):
+        count = min(chunk, features - first)
+        rows = torch.zeros(count, features, dtype=dtype)
+        rows[torch.arange(count), torch.arange(first, first + count)] = 1
+        yield first, rows
+
+
+def exact_prints(
+    serve: Callable[[torch.Tensor], torch.Tensor], features: int, dtype: torch.dtype
+) -> NDArray[np.uint64]:
+    """Row prints of the weight that a linear serving path computes with.
+
+    Args:
+        serve: Maps ``[rows, features]`` to ``[rows, outputs]``, without bias.
+        features: Input features of the layer.
+        dtype: Of the model; the path's outputs are compared in this dtype.
+
+    Returns:
+        uint64 ``[outputs]``, equal to `value_print` of the dequantized weight exactly if the
+        path computes with these values (up to the sign of zero, and to 2^-64).
+    """
+    total: NDArray[np.uint64] | None = None
+    width = torch.empty(0, dtype=dtype).element_size()
+    granule = next(size for size in (GRANULE, 4, 2, 1) if features * width % size == 0)
+    for first, rows in identity_rows(features, dtype):
+        columns = serve(rows).to(dtype).T.contiguous()
+        part = value_print(columns, granule=granule, first=first * width)
+        total = part if total is None else total + part
+    assert total is not None, "a layer has input features"  # noqa: S101
+    return total
+
+
+def random_rows(rows: int, features: int, seed: int, dtype: torch.dtype) -> torch.Tensor:
+    """Standard normal rows, the same on both sides of a sync.
+
+    Args:
+        rows: How many.
+        features: Their length.
+        seed: Of the generator.
+        dtype: Of the result; drawn in float32 and rounded.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, features, generator=generator).to(dtype)

@@ -1,0 +1,136 @@
+"""The two sides of a sync: what an adapter of a learner or an engine must offer."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from syncguard.observations import (
+    EngineLayer,
+    GraphReads,
+    LearnerLayer,
+    ProbeOutput,
+    Rederivation,
+    StepReport,
+    StoredTensor,
+    SyncRecord,
+    Unreadable,
+    WeightPrint,
+)
+
+__all__ = ["Engine", "Learner"]
+
+
+class Learner(Protocol):
+    """The trainer's model, whose policy the engine must serve."""
+
+    def environment(self) -> Mapping[str, str]:
+        """Names and versions of what the learner computes with."""
+
+    def layers(self) -> Sequence[LearnerLayer]:
+        """Every weight and persistent buffer, with the grid that the last forward really used."""
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """What a sync sends: name and tensor in checkpoint layout, in the model's dtype."""
+
+    def grid_tensors(self, weight: str) -> Mapping[str, torch.Tensor]:
+        """The forward grid of one weight, in checkpoint layout.
+
+        ``{"elements": float8_e4m3fn [N, K], "scales": uint8 [N, K // 32]}`` for MXFP8,
+        ``{"values": tensor}`` otherwise.
+
+        Raises:
+            KeyError: There is no such weight.
+        """
+
+    def dequantized(self, weight: str) -> torch.Tensor:
+        """The values of the forward grid, in the model's dtype (exact for MXFP8 in bf16)."""
+
+    def logprobs(
+        self, sequences: Sequence[Sequence[int]], *, mode: str = "forward"
+    ) -> list[NDArray[np.float64]]:
+        """Log-probability of each token after the first, given those before it.
+
+        Args:
+            sequences: Token ids.
+            mode: ``forward``: the learner's own forward; ``dequantized``: the same model in its
+                dtype on the dequantized grid; ``float32``: the dequantized grid in float32;
+                ``model``: the weights before quantization, in the model's dtype.
+        """
+
+    def step(self, learning_rate: float) -> StepReport:
+        """Take one real optimizer step."""
+
+
+class Engine(Protocol):
+    """A sampler that can be observed and synchronized.
+
+    Every observation is made where the tensors live and returns small values. An adapter that
+    cannot make one raises `syncguard.errors.Unsupported` with the reason.
+    """
+
+    name: str
+
+    def environment(self) -> Mapping[str, str]:
+        """Engine, version, device, kernels in use."""
+
+    def layers(self) -> Sequence[EngineLayer]:
+        """The layer table, read from the live modules' quantization methods and kernels."""
+
+    def begin(self, number: int, version: str) -> None:
+        """Open a sync session."""
+
+    def send(self, bucket: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Send one bucket of the open session."""
+
+    def finish(self) -> SyncRecord:
+        """Close the session, let the engine post-process, and tell what happened."""
+
+    def poison(self, pattern: int) -> Mapping[str, int]:
+        """Fill every readable weight, and tensors derived from it, with a byte pattern.
+
+        Returns:
+            Weight name to the number of bytes that were overwritten.
+        """
+
+    def weight_prints(self) -> Mapping[str, WeightPrint | Unreadable]:
+        """Fingerprints of the canonical tensors, by the learner's names."""
+
+    def probe_exact(self) -> Mapping[str, WeightPrint | Unreadable]:
+        """Fingerprints of the values that each layer's serving path computes with.
+
+        The serving path runs on rows of the identity matrix; rows of the result are keyed like
+        `syncguard.fingerprint.value_print` of the dequantized weight.
+        """
+
+    def probe_random(self, rows: int, seed: int) -> Sequence[ProbeOutput]:
+        """Each linear layer's serving path on `syncguard.probes.random_rows`."""
+
+    def rederive(self) -> Sequence[Rederivation]:
+        """Derive every readable derived tensor again from its canonical tensors; compare."""
+
+    def storage(self) -> Sequence[StoredTensor]:
+        """Every tensor that can be reached from the model."""
+
+    def graph_reads(self) -> GraphReads:
+        """Which reachable tensors a short prefill and decode read."""
+
+    def state(self) -> Mapping[str, int]:
+        """A fingerprint of every tensor that can be reached from the model, by path."""
+
+    def fetch_rows(self, weight: str, rows: Sequence[int]) -> Mapping[str, torch.Tensor]:
+        """A few rows of a weight's canonical tensors, for a failure's evidence."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], tokens: int, seed: int
+    ) -> list[tuple[list[int], NDArray[np.float64]]]:
+        """Sample continuations and score prompts and continuations together.
+
+        Returns:
+            Per prompt the whole sequence and the log-probability of each token after the first.
+        """
+
+    def close(self) -> None:
+        """Release what the engine holds."""
