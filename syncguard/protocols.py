@@ -88,6 +88,9 @@ class Engine(Protocol):
     def finish(self) -> SyncRecord:
         """Close the session, let the engine post-process, and tell what happened."""
 
+    def abandon(self, error: str) -> SyncRecord:
+        """Give up the open session after an error; tell what had happened until then."""
+
     def poison(self, pattern: int) -> Mapping[str, int]:
         """Fill every readable weight, and tensors derived from it, with a byte pattern.
 

@@ -81,9 +81,7 @@ class StorageReads(TorchDispatchMode):
         super().__init__()
         self.addresses: set[int] = set()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note the storages of the arguments and run the operator."""
         for value in tree_leaves((args, kwargs or {})):
             if isinstance(value, torch.Tensor) and value.device.type != "meta":

@@ -1,7 +1,9 @@
 """Number formats, quantization rules and scale layouts: pure functions on tensors, no engine."""
 
+from syncguard.grids.canary import canary
 from syncguard.grids.formats import GRIDS, Grid, NumberFormat
 from syncguard.grids.mxfp8 import dequantize, quantize, quantize_and_compare
+from syncguard.grids.rounding import from_grid, to_grid
 from syncguard.grids.scale_layout import swizzle, swizzled_index, swizzled_size, unswizzle
 from syncguard.grids.scale_rules import SCALE_RULES, ScaleRule
 
@@ -11,11 +13,14 @@ __all__ = [
     "Grid",
     "NumberFormat",
     "ScaleRule",
+    "canary",
     "dequantize",
+    "from_grid",
     "quantize",
     "quantize_and_compare",
     "swizzle",
     "swizzled_index",
     "swizzled_size",
+    "to_grid",
     "unswizzle",
 ]

@@ -21,7 +21,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from syncguard.grids.formats import BF16, FP32, MXFP8
+from syncguard.grids.formats import BF16, E4M3, E8M0, FP32, MXFP8, NumberFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,8 +40,8 @@ _LEAST_SCALE, _LARGEST_SCALE = 10, 246
 _SUBNORMAL_STEPS = (-384, -192, -96, -32, 16, 48, 80, 112)
 
 
-def _mantissa_bits(width: int) -> int:
-    return (BF16 if width == BF16.bits else FP32).mantissa_bits
+def _format(width: int) -> NumberFormat:
+    return BF16 if width == BF16.bits else FP32
 
 
 class _Lanes:
@@ -98,8 +98,8 @@ class _Lanes:
         chosen = no._operand(yes)
         return self._new(self.builder.select(self.value, chosen, no.value))
 
-    def widen(self, width: int) -> _Lanes:
-        """Zero-extend, or narrow, every lane to `width` bits."""
+    def resize(self, width: int) -> _Lanes:
+        """Zero-extend or truncate every lane to `width` bits."""
         target = ir.IntType(width)
         if isinstance(self.value.type, ir.VectorType):
             target = ir.VectorType(target, LANES)
@@ -108,9 +108,9 @@ class _Lanes:
         resize = self.builder.zext if width > self.width else self.builder.trunc
         return self._new(resize(self.value, target))
 
-    def bitmask(self) -> _Lanes:
-        """Pack lanes of one bit into one integer of LANES bits."""
-        return self._new(self.builder.bitcast(self.value, ir.IntType(LANES)))
+    def bitmask(self) -> Any:
+        """Pack lanes of one bit into one LLVM integer of LANES bits."""
+        return self.builder.bitcast(self.value, ir.IntType(LANES))
 
     def largest(self) -> _Lanes:
         """Reduce the lanes to the largest."""
@@ -142,7 +142,7 @@ class _Array:
         return _Lanes(self.builder, self.builder.load(pointer, align=self.item.width // 8))
 
     def store_block(self, block: Any, lanes: _Lanes) -> None:
-        lanes = lanes.widen(self.item.width)
+        lanes = lanes.resize(self.item.width)
         first = self.builder.mul(block, ir.Constant(block.type, LANES))
         pointer = self._pointer(first, lanes.value.type)
         self.builder.store(lanes.value, pointer, align=self.item.width // 8)
@@ -151,74 +151,93 @@ class _Array:
         return _Lanes(self.builder, self.builder.load(self._pointer(index, self.item)))
 
     def store(self, index: Any, scalar: _Lanes) -> None:
-        scalar = scalar.widen(self.item.width)
+        scalar = scalar.resize(self.item.width)
         self.builder.store(scalar.value, self._pointer(index, self.item))
+
+
+def _rarely(
+    condition: _Lanes, usual: tuple[_Lanes, ...], compute: Callable[[], tuple[_Lanes, ...]]
+) -> tuple[_Lanes, ...]:
+    """Return `usual`, or if the condition holds in any lane what `compute` emits, by a branch."""
+    builder = condition.builder
+    none = ir.IntType(LANES)(0)
+    start = builder.block
+    with builder.if_then(builder.icmp_unsigned("!=", condition.bitmask(), none), likely=False):
+        unusual = compute()
+        end = builder.block
+    merged = []
+    for before, after in zip(usual, unusual, strict=True):
+        value = builder.phi(before.value.type)
+        value.add_incoming(before.value, start)
+        value.add_incoming(after.value, end)
+        merged.append(_Lanes(builder, value))
+    return tuple(merged)
 
 
 def _quantize_lanes(codes: _Lanes) -> tuple[_Lanes, _Lanes, _Lanes]:
     """Return element bytes, scale byte and whether the block is special (then they are void)."""
-    builder, mantissa = codes.builder, _mantissa_bits(codes.width)
-    extra = mantissa - BF16.mantissa_bits
-    magnitudes = codes & ((1 << (codes.width - 1)) - 1)
+    wide = _format(codes.width)
+    mantissa, extra = wide.mantissa_bits, wide.mantissa_bits - BF16.mantissa_bits
+    magnitudes = codes & wide.magnitude_mask
     maximum = magnitudes.largest()
     fraction = maximum & ((1 << mantissa) - 1)
-    scale = (maximum >> mantissa) - 8 + fraction.compare(">", 0x60 << extra).widen(codes.width)
+    scale = (maximum >> mantissa) - 8 + fraction.compare(">", 0x60 << extra).resize(codes.width)
     is_zero = maximum.compare("==", 0)
     scale = is_zero.choose(0, scale)
-    # The source's fields with E4M3's bias; zeros of a zero block are put where they round to 0.
-    rebias = is_zero.choose(4 << mantissa, (scale - 7) << mantissa)
-    rebiased = magnitudes - rebias
-    # Round half even at the last of E4M3's three mantissa bits.
-    drop = mantissa - 3
+    # The source's fields with E4M3's bias; the zeros of a zero block go where they round to 0.
+    rebiased = magnitudes - is_zero.choose(4 << mantissa, (scale - E4M3.bias) << mantissa)
+    # Round half even at the last of E4M3's mantissa bits.
+    drop = mantissa - E4M3.mantissa_bits
     odd = (rebiased >> drop) & 1
     normal = (rebiased + ((1 << (drop - 1)) - 1) + odd) >> drop
     is_small = rebiased.compare("<", 1 << mantissa)
-    start = builder.block
-    any_small = builder.icmp_unsigned("!=", is_small.bitmask().value, ir.IntType(LANES)(0))
-    # A branch, since 0.3 % of the blocks of Gaussian weights hold an E4M3 subnormal.
-    with builder.if_then(any_small, likely=False):
+
+    def with_subnormals() -> tuple[_Lanes, ...]:
         units = rebiased & 0
         for k, step in enumerate(_SUBNORMAL_STEPS, 1):
             reached = rebiased.compare(">" if k % 2 else ">=", step << extra)
-            units = units + reached.widen(codes.width)
-        mixed = is_small.choose(units, normal)
-        end = builder.block
-    rounded = builder.phi(normal.value.type)
-    rounded.add_incoming(normal.value, start)
-    rounded.add_incoming(mixed.value, end)
-    elements = _Lanes(builder, rounded) | ((codes >> (codes.width - 8)) & 0x80)
+            units = units + reached.resize(codes.width)
+        return (is_small.choose(units, normal),)
+
+    # 0.3 % of the blocks of Gaussian weights hold an E4M3 subnormal.
+    (rounded,) = _rarely(is_small, (normal,), with_subnormals)
+    sign = (codes >> (codes.width - 8)) & E4M3.sign_bit
     tiny = maximum.compare("<", _LEAST_MAXIMUM << mantissa) & maximum.compare(">", 0)
-    special = tiny | maximum.compare(">=", BF16.infinity << extra)
-    return elements.widen(8), scale.widen(8), special
+    special = tiny | maximum.compare(">=", wide.overflow)
+    return (rounded | sign).resize(8), scale.resize(8), special
 
 
 def _dequantize_lanes(codes: _Lanes, scale: _Lanes, width: int) -> tuple[_Lanes, _Lanes]:
     """Return bfloat16 or float32 bits (by `width`) and whether the block is special."""
-    mantissa = _mantissa_bits(width)
-    sign = (codes.widen(width) & 0x80) << (width - 8)
-    magnitudes = codes.widen(width) & 0x7F
+    wide = _format(width)
+    mantissa = wide.mantissa_bits
     one = 1 << mantissa
-    # Subnormals 1, 2..3, 4..7 units of 2**-9, normalized to exponent fields -2, -1, 0.
-    two_up = ((magnitudes - 2) << (mantissa - 1)) - one
-    small = magnitudes.compare(">=", 4).choose(
-        (magnitudes - 4) << (mantissa - 2), magnitudes.compare(">=", 2).choose(two_up, two_up & 0)
-    )
-    small = magnitudes.compare("==", 1).choose(-2 * one, small)
-    rebiased = magnitudes.compare("<", 8).choose(small, magnitudes << (mantissa - 3))
-    values = rebiased + ((scale.widen(width) - 7) << mantissa)
-    values = magnitudes.compare("==", 0).choose(0, values)
-    values = magnitudes.compare("==", 0x7F).choose(
-        (BF16 if width == BF16.bits else FP32).nan, values
-    )
-    wide = scale.widen(width)
-    extreme = wide.compare("<", _LEAST_SCALE) | wide.compare(">", _LARGEST_SCALE)
-    # Zero blocks are common (padding) and their scale byte is 0: keep them regular.
-    not_zero = magnitudes.largest().compare(">", 0)
-    special = extreme & (not_zero | wide.compare("==", 255))
-    return values | sign, special
+    scale = scale.resize(width)
+    bytes_ = codes.resize(width)
+    magnitudes = bytes_ & E4M3.magnitude_mask
+    rebias = (scale - E4M3.bias) << mantissa
+    normal = (magnitudes << (mantissa - E4M3.mantissa_bits)) + rebias
+    is_small = magnitudes.compare("<", 8)
+    is_nan = magnitudes.compare("==", E4M3.nan)
+    extreme = scale.compare("<", _LEAST_SCALE) | scale.compare(">", _LARGEST_SCALE)
+
+    def with_subnormals() -> tuple[_Lanes, ...]:
+        # 1, 2..3 and 4..7 units of 2**-9 have E4M3's exponent fields -2, -1 and 0.
+        small = ((magnitudes - 4) << (mantissa - 2)) + rebias
+        two = ((magnitudes - 2) << (mantissa - 1)) - one + rebias
+        small = magnitudes.compare("<", 4).choose(two, small)
+        small = magnitudes.compare("==", 1).choose(rebias - 2 * one, small)
+        small = magnitudes.compare("==", 0).choose(0, small)
+        values = is_nan.choose(wide.nan, is_small.choose(small, normal))
+        # Zero blocks are common (padding) and have scale byte 0: they stay regular.
+        not_zero = magnitudes.largest().compare(">", 0) | scale.compare("==", E8M0.nan)
+        return values, extreme & not_zero
+
+    values, special = _rarely(is_small | is_nan, (normal, extreme), with_subnormals)
+    return values | ((bytes_ & E4M3.sign_bit) << (width - 8)), special
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]  # numba ships no types
 def _quantize_block(
     _: Any, weight: Any, elements: Any, scales: Any, block: Any
 ) -> tuple[Any, Callable[..., Any]]:
@@ -235,7 +254,7 @@ def _quantize_block(
     return types.boolean(weight, elements, scales, block), generate
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]  # numba ships no types
 def _compare_block(
     _: Any, weight: Any, elements: Any, scales: Any, block: Any
 ) -> tuple[Any, Callable[..., Any]]:
@@ -248,15 +267,15 @@ def _compare_block(
         )
         codes, scale, special = _quantize_lanes(source.load_block(arguments[3]))
         differ = codes.compare("!=", other.load_block(arguments[3])).bitmask()
-        count = _Lanes(builder, builder.ctpop(differ.value)).widen(64)
-        scale_differs = scale.compare("!=", other_scales.load(arguments[3])).widen(64)
+        count = _Lanes(builder, builder.ctpop(differ)).resize(64)
+        scale_differs = scale.compare("!=", other_scales.load(arguments[3])).resize(64)
         values = (special.value, count.value, scale_differs.value)
         return context.make_tuple(builder, signature.return_type, values)
 
     return result(weight, elements, scales, block), generate
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]  # numba ships no types
 def _dequantize_block(
     _: Any, elements: Any, scales: Any, out: Any, block: Any
 ) -> tuple[Any, Callable[..., Any]]:
@@ -285,13 +304,13 @@ def _compile(function: Kernel) -> Kernel:
 
 @_compile
 def quantize(weight: Any, elements: Any, scales: Any, special: Any) -> Any:
-    """Quantize flat arrays, mark special blocks in `special` and return their number."""
+    """Quantize flat arrays, mark special blocks in `special`, return (their number, 0, 0)."""
     found = 0
     for block in range(scales.size):
         if _quantize_block(weight, elements, scales, block):
             special[block] = True
             found += 1
-    return found
+    return found, 0, 0
 
 
 @_compile
@@ -311,10 +330,10 @@ def compare(weight: Any, elements: Any, scales: Any, special: Any) -> Any:
 
 @_compile
 def dequantize(elements: Any, scales: Any, out: Any, special: Any) -> Any:
-    """Dequantize flat arrays, mark special blocks in `special` and return their number."""
+    """Dequantize flat arrays, mark special blocks in `special`, return (their number, 0, 0)."""
     found = 0
     for block in range(scales.size):
         if _dequantize_block(elements, scales, out, block):
             special[block] = True
             found += 1
-    return found
+    return found, 0, 0

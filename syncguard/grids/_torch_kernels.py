@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
     from syncguard.grids.scale_rules import ScaleRule
 
-# On a CPU: the largest operation that torch runs on the calling thread, 32,768 elements. Its
-# threads gain little on work this light and stall where cores are shared, and larger temporaries
-# return to the system after each call, which then faults their pages in again.
-_CPU_CHUNK = 1 << 10
+# Chunks in blocks of 32. The largest operation that torch keeps on the calling thread has 32,768
+# elements: its threads gain little on work this light, and where cores are shared they wait for
+# each other (a slowdown of 50 was seen). Larger temporaries than a few MiB return to the system
+# after each call, which then faults their pages in again.
+_SHARED_CPU_CHUNK = 1 << 10
+_SINGLE_THREAD_CHUNK = 1 << 14
 _DEVICE_CHUNK = 1 << 20
 
 # Below this scale byte a product or an element can be a float32 subnormal that still matters.
@@ -62,7 +64,9 @@ def dequantize_blocks(elements: torch.Tensor, scales: torch.Tensor, out: torch.T
 
 
 def _chunks(blocks: torch.Tensor) -> Iterator[slice]:
-    step = _CPU_CHUNK if blocks.device.type == "cpu" else _DEVICE_CHUNK
+    step = _SHARED_CPU_CHUNK if torch.get_num_threads() > 1 else _SINGLE_THREAD_CHUNK
+    if blocks.device.type != "cpu":
+        step = _DEVICE_CHUNK
     return (slice(start, start + step) for start in range(0, blocks.shape[0], step))
 
 

@@ -15,6 +15,7 @@ from syncguard.grids.formats import MXFP8, SOURCE_FORMATS
 from syncguard.grids.scale_rules import SCALE_RULES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import ModuleType
 
     from syncguard.grids.scale_rules import ScaleRule
@@ -25,7 +26,11 @@ BLOCK = MXFP8.block_size
 
 
 def quantize(
-    weight: torch.Tensor, *, rule: str = "round_up", backend: Backend = "auto"
+    weight: torch.Tensor,
+    *,
+    rule: str = "round_up",
+    backend: Backend = "auto",
+    out: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantize a weight along its last dimension, the reduction dimension.
 
@@ -35,24 +40,30 @@ def quantize(
         rule: Scale rule, a key of `SCALE_RULES`. Only `round_up` is Transformer Engine's.
         backend: `numba` (CPU, `round_up` only), `torch` (any device), or `auto`: numba where it
             applies and is installed. The bytes are the same.
+        out: Contiguous elements and scales to write into. Fresh memory costs more time than the
+            computation.
 
     Returns:
         Elements `[..., K]` float8_e4m3fn and scales `[..., K // 32]` uint8 (E8M0), contiguous,
         on the weight's device.
 
     Raises:
-        ValueError: If shape, dtype, rule or backend do not fit.
+        ValueError: If shapes, dtypes, devices, rule or backend do not fit.
     """
     source = _checked_weight("quantize", weight)
-    scale_rule = _checked_rule(rule)
-    elements = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device)
-    scales = torch.empty(
-        *weight.shape[:-1], weight.shape[-1] // BLOCK, dtype=torch.uint8, device=weight.device
-    )
-    kernels = _numba("quantize", backend, weight.device, scale_rule)
-    target = kernels if kernels is not None else _torch_kernels
-    target.quantize_blocks(source, elements.view(-1, BLOCK), scales.view(-1), scale_rule)
-    return elements.view(MXFP8.element_dtype), scales
+    scale_rule = _checked_rule("quantize", rule)
+    blocks_shape = [*weight.shape[:-1], weight.shape[-1] // BLOCK]
+    if out is None:
+        elements = torch.empty(weight.shape, dtype=MXFP8.element_dtype, device=weight.device)
+        scales = torch.empty(blocks_shape, dtype=torch.uint8, device=weight.device)
+    else:
+        elements, scales = out
+        _check_out("quantize", "out[0]", elements, weight.shape, MXFP8.element_dtype, weight)
+        _check_out("quantize", "out[1]", scales, blocks_shape, torch.uint8, weight)
+    kernels = _numba("quantize", backend, weight.device, scale_rule) or _torch_kernels
+    element_bytes = elements.view(torch.uint8).view(-1, BLOCK)
+    kernels.quantize_blocks(source, element_bytes, scales.view(-1), scale_rule)
+    return elements, scales
 
 
 def quantize_and_compare(
@@ -79,7 +90,7 @@ def quantize_and_compare(
         ValueError: If shapes, dtypes, devices, rule or backend do not fit.
     """
     source = _checked_weight("quantize_and_compare", weight)
-    scale_rule = _checked_rule(rule)
+    scale_rule = _checked_rule("quantize_and_compare", rule)
     element_bytes, scale_bytes = _checked_grid("quantize_and_compare", elements, scales)
     if elements.shape != weight.shape or elements.device != weight.device:
         raise ValueError(
@@ -87,9 +98,8 @@ def quantize_and_compare(
             f"{list(weight.shape)} on {weight.device}, got {list(elements.shape)} on "
             f"{elements.device}. Compare one parameter, or one shard of it, at a time."
         )
-    kernels = _numba("quantize_and_compare", backend, weight.device, scale_rule)
-    target = kernels if kernels is not None else _torch_kernels
-    counts: tuple[int, int] = target.compare_blocks(source, element_bytes, scale_bytes, scale_rule)
+    kernels = _numba("quantize_and_compare", backend, weight.device, scale_rule) or _torch_kernels
+    counts: tuple[int, int] = kernels.compare_blocks(source, element_bytes, scale_bytes, scale_rule)
     return counts
 
 
@@ -99,6 +109,7 @@ def dequantize(
     dtype: torch.dtype = torch.bfloat16,
     *,
     backend: Backend = "auto",
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return the values `element * 2**(scale - 127)`.
 
@@ -110,6 +121,7 @@ def dequantize(
         scales: `[..., K // 32]` uint8 or float8_e8m0fnu, not swizzled.
         dtype: bfloat16 or float32.
         backend: As for `quantize`.
+        out: Contiguous tensor of the result's shape and dtype to write into.
 
     Returns:
         `[..., K]` of `dtype`, contiguous.
@@ -123,10 +135,12 @@ def dequantize(
             f"dequantize: dtype must be torch.bfloat16 or torch.float32, got {dtype}. "
             f"Dequantize to torch.float32 and convert that."
         )
-    kernels = _numba("dequantize", backend, elements.device)
-    target = kernels if kernels is not None else _torch_kernels
-    out = torch.empty(elements.shape, dtype=dtype, device=elements.device)
-    target.dequantize_blocks(element_bytes, scale_bytes, out.view(-1, BLOCK))
+    if out is None:
+        out = torch.empty(elements.shape, dtype=dtype, device=elements.device)
+    else:
+        _check_out("dequantize", "out", out, elements.shape, dtype, elements)
+    kernels = _numba("dequantize", backend, elements.device) or _torch_kernels
+    kernels.dequantize_blocks(element_bytes, scale_bytes, out.view(-1, BLOCK))
     return out
 
 
@@ -179,12 +193,30 @@ def _checked_grid(
     )
 
 
-def _checked_rule(rule: str) -> ScaleRule:
+def _checked_rule(function: str, rule: str) -> ScaleRule:
     if rule not in SCALE_RULES:
         raise ValueError(
-            f"quantize: no scale rule {rule!r}. Choose one of {', '.join(sorted(SCALE_RULES))}."
+            f"{function}: there is no scale rule {rule!r}. Choose one of "
+            f"{', '.join(sorted(SCALE_RULES))}."
         )
     return SCALE_RULES[rule]
+
+
+def _check_out(
+    function: str,
+    name: str,
+    out: torch.Tensor,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    source: torch.Tensor,
+) -> None:
+    expected = (list(shape), dtype, source.device, True)
+    got = (list(out.shape), out.dtype, out.device, out.is_contiguous())
+    if got != expected:
+        raise ValueError(
+            f"{function}: {name} must have (shape, dtype, device, contiguous) {expected}, got "
+            f"{got}. Leave it out to have one made."
+        )
 
 
 def _numba(

@@ -19,8 +19,8 @@ def kinds(model: nn.Module) -> Mapping[str, str]:
     head = _head(model)
     found: dict[str, str] = {}
     for path, module in model.named_modules():
-        for own, _ in module.named_parameters(recurse=False, remove_duplicate=False):
-            found[_join(path, own)] = _kind(path, module, own, head)
+        for own, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            found[_join(path, own)] = _kind(path, module, own, parameter.ndim, head)
         for own in module._buffers:
             if own not in module._non_persistent_buffers_set and module._buffers[own] is not None:
                 found[_join(path, own)] = "buffer"
@@ -34,8 +34,8 @@ def low_precision_modules(model: nn.Module) -> Mapping[str, nn.Linear]:
     return {
         path: module
         for path, module in model.named_modules()
-        if isinstance(module, nn.Linear) and _kind(path, module, "weight", head) != "router"
-        if module is not head
+        if isinstance(module, nn.Linear)
+        and _kind(path, module, "weight", module.weight.ndim, head) in ("expert", "linear")
     }
 
 
@@ -56,7 +56,7 @@ def _head(model: nn.Module) -> nn.Module | None:
     return head if isinstance(head, nn.Module) else None
 
 
-def _kind(path: str, module: nn.Module, own: str, head: nn.Module | None) -> str:
+def _kind(path: str, module: nn.Module, own: str, dimensions: int, head: nn.Module | None) -> str:
     if own.endswith("bias"):
         return "bias"
     if module is head:
@@ -67,7 +67,7 @@ def _kind(path: str, module: nn.Module, own: str, head: nn.Module | None) -> str
         return "router"
     if ".experts" in path:
         return "expert"
-    return "linear" if isinstance(module, nn.Linear) else "norm"
+    return "linear" if dimensions > 1 else "norm"
 
 
 def _join(path: str, own: str) -> str:

@@ -36,27 +36,28 @@ class UsedGrid:
 
 
 @contextmanager
-def watch(weights: Mapping[str, torch.Tensor]) -> Iterator[Mapping[str, UsedGrid | None]]:
-    """Record how the weights are used while the context is open.
+def watch(weights: Mapping[str, torch.Tensor]) -> Iterator[Mapping[str, UsedGrid]]:
+    """Record which weights run in low precision while the context is open.
 
     Args:
-        weights: The parameters to look for, as the model's modules hold them.
+        weights: The parameters to look for, as the model's modules hold them. A call counts if
+            it names the parameter itself, as ``torch.nn.Linear`` does, not a view of it.
 
     Yields:
-        A mapping that fills as weights are used: name to the grid of a low-precision product, or
-        None where the weight was used as it is.
+        A mapping that fills as weights are used: name to the operand of its product. A weight
+        that is used as it is does not appear.
     """
-    used: dict[str, UsedGrid | None] = {}
+    used: dict[str, UsedGrid] = {}
     products = _Products()
     with products, _Calls({id(tensor): name for name, tensor in weights.items()}, products, used):
         yield used
 
 
-class _Products(TorchDispatchMode):
+class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Collects the block-scaled right operands of products."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.operands: list[torch.Tensor] = []
 
     def __torch_dispatch__(
@@ -78,7 +79,7 @@ class _Calls(TorchFunctionMode):
         self,
         names: Mapping[int, str],
         products: _Products,
-        used: dict[str, UsedGrid | None],
+        used: dict[str, UsedGrid],
     ) -> None:
         super().__init__()
         self._names = names
@@ -97,8 +98,8 @@ class _Calls(TorchFunctionMode):
         self._products.operands.clear()
         result = func(*args, **(kwargs or {}))
         for name in named:
-            grid = [_used_grid(name, operand) for operand in self._products.operands]
-            self._used[name] = grid[0] if grid else self._used.get(name)
+            for operand in self._products.operands:
+                self._used[name] = _used_grid(name, operand)
         return result
 
 

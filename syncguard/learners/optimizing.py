@@ -48,29 +48,30 @@ class Masters:
         return self._round(name)
 
     def add_noise(self, name: str, scale: float, generator: torch.Generator) -> int:
-        """Add Gaussian noise of ``scale`` standard deviations of the weight; as `step`."""
+        """Add Gaussian noise of ``scale`` times the weight's root mean square; as `step`."""
         master = self._masters[name]
-        spread = float(master.std()) if master.numel() > 1 else 0.0
         noise = torch.randn(master.shape, generator=generator)
-        master.add_(noise, alpha=scale * (spread or float(master.abs().mean())))
+        master.add_(noise, alpha=scale * float(master.square().mean().sqrt()))
         return self._round(name)
 
     def _round(self, name: str) -> int:
         weight = self._weights[name]
         rounded = self._masters[name].to(weight.dtype)
-        changed = int((rounded.view(torch.int16) != weight.view(torch.int16)).sum())
+        bits = torch.int16 if weight.element_size() == 2 else torch.int32
+        changed = int((rounded.view(bits) != weight.view(bits)).sum())
         weight.copy_(rounded)
         return changed
 
 
 def _unrounded(weight: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Draw float32 values that round to the given bf16 values.
+    """Draw float32 values that round to the given bf16 values; other dtypes as they are.
 
     In the bit patterns of float32, those that round to a bf16 value are the ones less than half a
     bf16 step, 0x8000, away. Zeros stay: below them lie negative numbers.
     """
-    bits = weight.detach().float().view(torch.int32)
-    places = torch.randint(
-        -0x7FFF, 0x8000, weight.shape, generator=generator, dtype=torch.int32
-    )
-    return torch.where(weight == 0, bits, bits + places).view(torch.float32)
+    exact = weight.detach().float()
+    if weight.dtype != torch.bfloat16:
+        return exact.clone()
+    places = torch.randint(-0x7FFF, 0x8000, weight.shape, generator=generator, dtype=torch.int32)
+    drawn = (exact.view(torch.int32) + places).view(torch.float32)
+    return torch.where(exact == 0, exact, drawn)

@@ -13,7 +13,9 @@ _TOKENS_PER_BATCH: Final = 1024  # bounds the logits: 100 MB in bf16 for 49,152 
 
 
 def score(
-    forward: Callable[[torch.Tensor], torch.Tensor], sequences: Sequence[Sequence[int]]
+    forward: Callable[[torch.Tensor], torch.Tensor],
+    sequences: Sequence[Sequence[int]],
+    vocabulary: int,
 ) -> list[NDArray[np.float64]]:
     """Score sequences of any lengths.
 
@@ -23,10 +25,20 @@ def score(
     Args:
         forward: Takes int64 [batch, length], gives logits [batch, length, vocabulary].
         sequences: Token ids.
+        vocabulary: How many tokens there are.
 
     Returns:
         Per sequence the log-probability of each token after the first (nats).
+
+    Raises:
+        ValueError: A token is not in the vocabulary.
     """
+    for number, sequence in enumerate(sequences):
+        strange = [token for token in sequence if not 0 <= token < vocabulary]
+        if strange:
+            raise ValueError(
+                f"sequence {number}: expected tokens from 0 to {vocabulary - 1}, got {strange[0]}"
+            )
     scores: list[NDArray[np.float64]] = [np.zeros(0)] * len(sequences)
     with torch.no_grad():
         for batch in _batches([len(sequence) for sequence in sequences]):

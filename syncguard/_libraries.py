@@ -1,4 +1,4 @@
-"""Import and use transformers and torchao offline and without their harmless noise."""
+"""Import and use transformers and torchao offline, and without their harmless noise."""
 
 import logging
 import os

@@ -1,0 +1,25 @@
+"""The checks: pure judgements on observations, one module a condition."""
+
+from syncguard.checks import (
+    completeness,
+    derived_state,
+    freshness,
+    layer_set,
+    output_sanity,
+    storage_identity,
+    weight_grid,
+)
+from syncguard.checks.judgement import Judgement
+from syncguard.checks.registry import CHECKS, Check, check
+
+__all__ = ["CHECKS", "Check", "Judgement", "check"]
+
+_MODULES = (
+    layer_set,
+    weight_grid,
+    derived_state,
+    storage_identity,
+    completeness,
+    output_sanity,
+    freshness,
+)

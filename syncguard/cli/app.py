@@ -1,0 +1,62 @@
+"""The commands, and the one place where the process ends."""
+
+import contextlib
+import os
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from syncguard._version import __version__
+from syncguard.cli.doctor import doctor
+from syncguard.cli.smoke import smoke
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="syncguard",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(smoke)
+app.command()(doctor)
+
+
+@app.callback()
+def _syncguard(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", is_eager=True, callback=lambda on: _version(on)
+        ),
+    ] = False,
+) -> None:
+    """Check that after a weight synchronization the sampler still computes the learner's policy."""
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"syncguard {__version__}")
+        raise typer.Exit
+
+
+def main() -> NoReturn:
+    """Run a command, and end the process with its exit code."""
+    try:
+        app(prog_name="syncguard")
+    except SystemExit as end:
+        _leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+    raise AssertionError("a typer application always exits")
+
+
+def _leave(code: int) -> NoReturn:
+    # An engine in this process leaves threads that a normal exit waits for, for seconds. Whoever
+    # made files or engines has closed them by now; only the streams are still to be flushed.
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # the reader is gone
+            stream.flush()
+    if "vllm" in sys.modules:
+        os._exit(code)
+    sys.exit(code)

@@ -1,0 +1,52 @@
+"""Exceptions become exit codes and texts here, and nowhere else."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import typer
+
+from syncguard.errors import UsageError
+from syncguard.report import ExitCode
+
+__all__ = ["TRACEBACK", "exit_codes"]
+
+TRACEBACK: Final = "SYNCGUARD_TRACEBACK"
+"""Environment variable that asks for the traceback of an internal error."""
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """Turn what goes wrong inside into a text on stderr and an exit code.
+
+    Raises:
+        typer.Exit: With 2 for a `UsageError`, 130 for Ctrl-C, 4 for anything unexpected.
+    """
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except UsageError as error:
+        typer.echo(f"syncguard: {error}", err=True)
+        raise typer.Exit(ExitCode.USAGE) from None
+    except KeyboardInterrupt:
+        typer.echo("syncguard: interrupted", err=True)
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    except Exception as error:  # noqa: BLE001 - any defect must end as 4, never as 1
+        _tell_internal(error)
+        raise typer.Exit(ExitCode.INTERNAL) from None
+
+
+def _tell_internal(error: Exception) -> None:
+    if os.environ.get(TRACEBACK, "0") not in ("", "0"):
+        import traceback
+
+        traceback.print_exception(error)
+    typer.echo(
+        f"syncguard: internal error: {type(error).__name__}: {error}\n"
+        f"This is a defect of syncguard, or of a library that it runs, and no verdict on the sync. "
+        f"Set {TRACEBACK}=1 to see where it comes from, look at `syncguard doctor`, and report it "
+        f"with both outputs in the project's issue tracker.",
+        err=True,
+    )

@@ -1,0 +1,98 @@
+"""``syncguard smoke``."""
+
+import contextlib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from syncguard.cli.errors import exit_codes
+from syncguard.report import exit_code
+from syncguard.reporting import Broadcast, Listener, ReportFile, ReportFolder, Terminal
+from syncguard.reporting.terminal import standard_console
+
+__all__ = ["smoke"]
+
+
+def smoke(
+    engine: Annotated[
+        str, typer.Option(metavar="vllm|stub|MODULE:FACTORY", help="The sampler to check.")
+    ] = "vllm",
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|PATH", help="tiny-qwen3, tiny-qwen3-tied, or the folder of a checkpoint."
+        ),
+    ] = "tiny-qwen3",
+    quantization: Annotated[
+        Literal["mxfp8", "none"], typer.Option(help="How both sides run their linear layers.")
+    ] = "mxfp8",
+    path: Annotated[
+        Literal["transfer", "reload"],
+        typer.Option(help="How weights travel: the engine's update session, or a reload call."),
+    ] = "transfer",
+    syncs: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="N", help="How many syncs; the last one sends the same weights again."
+        ),
+    ] = 3,
+    bucket_mib: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, metavar="N", help="Size of a bucket; by default a few buckets a sync."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of all random choices.")] = 0,
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="PATH", help="Write the report as JSON.")
+    ] = None,
+    report_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Keep report.json, report.txt and verdicts.ndjson in a folder."
+        ),
+    ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Exit with 3 also if a condition does not apply or its coverage is not complete.",
+        ),
+    ] = False,
+) -> None:
+    """Sync real weights into a live engine, and give a verdict per condition.
+
+    Exit codes: 0 all checks passed; 1 a condition is violated; 2 wrong usage; 3 something could
+    not be checked; 4 internal error; 130 interrupted.
+    """
+    with exit_codes(), contextlib.ExitStack() as closing:
+        terminal = Terminal(standard_console(), standard_console(stderr=True), strict)
+        closing.callback(terminal.close)
+        listeners: list[Listener] = [terminal]
+        if json is not None:
+            listeners.append(ReportFile(json))
+        if report_dir is not None:
+            folder = ReportFolder(report_dir, strict)
+            closing.callback(folder.close)
+            listeners.append(folder)
+        terminal.step("importing torch and the engine", 0, 0)
+
+        from syncguard.smoke import Interrupted, SmokeOptions, run_smoke
+
+        told = Broadcast(listeners)
+        options = SmokeOptions(
+            engine=engine,
+            model=model,
+            quantization=quantization,
+            path=path,
+            syncs=syncs,
+            bucket_mib=bucket_mib,
+            seed=seed,
+        )
+        try:
+            report = run_smoke(options, told)
+        except Interrupted as interrupted:
+            report = interrupted.report
+        told.finished(report)
+        raise typer.Exit(exit_code(report, strict))

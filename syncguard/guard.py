@@ -1,0 +1,166 @@
+"""Runs checks around every sync of a learner and an engine."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from syncguard.checks import Check
+from syncguard.observations import (
+    GraphReads,
+    Poisoned,
+    StepReport,
+    SyncRecord,
+    WeightPrint,
+)
+from syncguard.observing import SyncContext, View
+from syncguard.protocols import Engine, Learner
+from syncguard.report import SyncSummary
+from syncguard.reporting import Listener
+from syncguard.runner import run_checks
+from syncguard.verdict import Verdict
+
+__all__ = ["Bucket", "Guard", "bucketed"]
+
+Bucket = list[tuple[str, torch.Tensor]]
+"""One message of a streamed sync: names and tensors."""
+
+_HISTORY = 4
+
+
+def bucketed(weights: Iterator[tuple[str, torch.Tensor]], limit: int) -> Iterator[Bucket]:
+    """Weights in order, in buckets of at most ``limit`` bytes; a larger weight has its own."""
+    bucket: Bucket = []
+    size = 0
+    for name, tensor in weights:
+        nbytes = tensor.numel() * tensor.element_size()
+        if bucket and size + nbytes > limit:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append((name, tensor))
+        size += nbytes
+    if bucket:
+        yield bucket
+
+
+class Guard:
+    """Synchronizes a learner's weights into an engine and judges each sync.
+
+    Args:
+        learner: The learner.
+        engine: The engine.
+        listener: Told of every verdict.
+        checks: The checks to run; all by default.
+        timeout_s: Limit for each check.
+        vocabulary: Number of tokens to draw prompts from.
+        seed: Of prompts, sampling and probes.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        engine: Engine,
+        listener: Listener,
+        *,
+        checks: Sequence[Check] | None = None,
+        timeout_s: float = 300.0,
+        vocabulary: int = 2,
+        seed: int = 0,
+    ) -> None:
+        self._learner = learner
+        self._engine = engine
+        self._listener = listener
+        self._checks = checks
+        self._timeout_s = timeout_s
+        self._vocabulary = vocabulary
+        self._seed = seed
+        self._number = 0
+        self._history: dict[str, dict[str, WeightPrint]] = {}
+        self._reads: GraphReads | None = None
+
+    def sync(
+        self,
+        *,
+        bucket_bytes: int,
+        poison: int | None = None,
+        same_weights: bool = False,
+        what: str = "the learner's weights",
+        step: StepReport | None = None,
+    ) -> tuple[SyncSummary, list[Verdict]]:
+        """Sync once and run the checks.
+
+        Args:
+            bucket_bytes: Largest size of a bucket.
+            poison: Byte to fill the engine's weights with before; none leaves them.
+            same_weights: Whether the weights are those of the sync before.
+            what: What is sent, in words, for the report.
+            step: The optimizer step before this sync, for the report.
+        """
+        self._number += 1
+        storage = self._engine.storage()
+        if self._reads is None:
+            self._reads = self._engine.graph_reads()
+        state = self._engine.state() if same_weights else {}
+        poisoned = self._poisoned(poison) if poison is not None else None
+        record, tensors, nbytes = self._send(bucket_bytes)
+        context = SyncContext(
+            record=record,
+            storage_before=storage,
+            graph_reads=self._reads,
+            state_before=state,
+            poisoned=poisoned,
+            same_weights=same_weights,
+            history=dict(reversed(self._history.items())),
+            vocabulary=self._vocabulary,
+            seed=self._seed + self._number,
+        )
+        view = View(self._learner, self._engine, context)
+        verdicts = run_checks(
+            view,
+            checks=self._checks,
+            timeout_s=self._timeout_s,
+            on_verdict=self._listener.verdict,
+        )
+        self._remember(record.version, view)
+        summary = SyncSummary(
+            number=record.number,
+            version=record.version,
+            served_version=record.served_version,
+            what=what,
+            buckets=len(record.buckets),
+            tensors=tensors,
+            bytes=nbytes,
+            seconds=record.seconds,
+            error=record.error,
+            step=step,
+        )
+        return summary, verdicts
+
+    def _send(self, bucket_bytes: int) -> tuple[SyncRecord, int, int]:
+        tensors = nbytes = 0
+        started = time.perf_counter()
+        try:
+            self._engine.begin(self._number, str(self._number))
+            for bucket in bucketed(self._learner.weights(), bucket_bytes):
+                tensors += len(bucket)
+                nbytes += sum(t.numel() * t.element_size() for _, t in bucket)
+                self._engine.send(bucket)
+            record = self._engine.finish()
+        except Exception as error:  # noqa: BLE001 - the session check judges it
+            record = self._engine.abandon(f"{type(error).__name__}: {error}")
+        record.seconds = record.seconds or time.perf_counter() - started
+        return record, tensors, nbytes
+
+    def _poisoned(self, pattern: int) -> Poisoned:
+        nbytes = dict(self._engine.poison(pattern))
+        prints = {
+            name: held
+            for name, held in self._engine.weight_prints().items()
+            if isinstance(held, WeightPrint)
+        }
+        return Poisoned(pattern, nbytes, prints)
+
+    def _remember(self, version: str, view: View) -> None:
+        self._history[f"version {version}"] = dict(view.get("learner_prints"))
+        while len(self._history) > _HISTORY:
+            del self._history[next(iter(self._history))]

@@ -1,0 +1,168 @@
+"""Runs checks: one verdict for every check, whatever happens."""
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from syncguard.checks import CHECKS, Check, Judgement
+from syncguard.conditions import CONDITIONS
+from syncguard.errors import Unsupported
+from syncguard.observing import View
+from syncguard.timelimit import TimeLimitExceeded, time_limit
+from syncguard.verdict import Coverage, Reason, Status, Verdict, explain
+
+__all__ = ["OBSERVABILITY", "run_checks"]
+
+OBSERVABILITY: Final = "observability"
+"""Name of the runner's own verdict, on the other verdicts."""
+
+
+def run_checks(
+    view: View,
+    *,
+    checks: Iterable[Check] | None = None,
+    timeout_s: float = 300.0,
+    on_verdict: Callable[[Verdict], None] = lambda verdict: None,
+) -> list[Verdict]:
+    """Judge one sync.
+
+    An exception, a time-out, an answer without content or with NaN as a measured value becomes a
+    ``not_run`` verdict with the reason: never a pass, and never silence.
+
+    Args:
+        view: The observations of the sync.
+        checks: The checks to run; all registered ones by default.
+        timeout_s: Limit for each check with the observations that it is the first to need.
+        on_verdict: Told of each verdict as it comes.
+
+    Returns:
+        A verdict for every check, in order, and at the end the one on observability (C7).
+    """
+    order = list(CONDITIONS)
+    wanted = sorted(
+        CHECKS.values() if checks is None else checks, key=lambda c: order.index(c.condition)
+    )
+    verdicts: list[Verdict] = []
+    complaints: list[str] = []
+    for check in wanted:
+        started = time.perf_counter()
+        judgement, complaint = _judge(check, view, timeout_s)
+        if complaint:
+            complaints.append(complaint)
+        verdict = Verdict(
+            condition=check.condition,
+            check=check.name,
+            status=judgement.status,
+            message=judgement.message,
+            reason=judgement.reason,
+            subject=judgement.subject,
+            measured=judgement.measured,
+            bound=judgement.bound,
+            coverage=judgement.coverage,
+            cost_s=time.perf_counter() - started,
+            sync=view.context.record.number,
+            evidence=judgement.evidence,
+        )
+        verdicts.append(verdict)
+        on_verdict(verdict)
+    final = _observability(wanted, verdicts, complaints, view.context.record.number)
+    on_verdict(final)
+    return [*verdicts, final]
+
+
+def _judge(check: Check, view: View, timeout_s: float) -> tuple[Judgement, str]:
+    try:
+        with time_limit(timeout_s):
+            judgement = check.judge(**{name: view.get(name) for name in check.needs})
+    except Unsupported as error:
+        return _silent(Reason.UNSUPPORTED, str(error)), ""
+    except TimeLimitExceeded as error:
+        return _silent(Reason.TIMEOUT, str(error)), ""
+    except Exception as error:  # noqa: BLE001 - whatever a check raises is its answer
+        text = f"{type(error).__name__}: {error}".strip().rstrip(":")
+        return _silent(Reason.ERROR, text), ""
+    fault = _fault(judgement)
+    if fault:
+        return _silent(Reason.ERROR, fault), f"{check.name}: {fault}"
+    return judgement, ""
+
+
+def _silent(reason: Reason, text: str) -> Judgement:
+    return Judgement(
+        Status.NOT_RUN,
+        explain("the check gave no answer", got=text, todo=_TODO[reason]),
+        reason=reason,
+    )
+
+
+_TODO: Final = {
+    Reason.UNSUPPORTED: "ask the engine's adapter for this observation, or check it elsewhere",
+    Reason.TIMEOUT: "see whether the engine hangs; raise the time limit if it is only slow",
+    Reason.ERROR: "treat the sync as unchecked; mend the observation or the check",
+}
+
+
+def _fault(judgement: object) -> str:
+    """Why an answer cannot be taken at its word; empty if it can."""
+    if not isinstance(judgement, Judgement):
+        return f"the check returned {type(judgement).__name__}, not a judgement"
+    if judgement.status is Status.PASS:
+        if not judgement.coverage.layers_checked:
+            return "the check passed without covering anything"
+        numbers = [n for n in (judgement.measured, judgement.bound) if n is not None]
+        if any(math.isnan(number) for number in numbers):
+            return "the check passed with NaN as a measured value"
+        if len(numbers) == 2 and numbers[0] > numbers[1]:
+            return f"the check passed with {numbers[0]:g} measured over a bound of {numbers[1]:g}"
+    return ""
+
+
+def _observability(
+    wanted: list[Check], verdicts: list[Verdict], complaints: list[str], sync: int
+) -> Verdict:
+    answered = [verdict for verdict in verdicts if verdict.status is not Status.NOT_RUN]
+    reasons = [
+        f"{verdict.check}: {verdict.reason}"
+        for verdict in verdicts
+        if verdict.status is Status.NOT_RUN
+    ]
+    coverage = Coverage(len(verdicts), len(wanted))
+    if not wanted:
+        return Verdict(
+            "C7",
+            OBSERVABILITY,
+            Status.NOT_RUN,
+            "no check was asked for",
+            Reason.MISSING_INPUT,
+            sync=sync,
+        )
+    if complaints or len(verdicts) != len(wanted):
+        return Verdict(
+            "C7",
+            OBSERVABILITY,
+            Status.FAIL,
+            explain(
+                "answers of checks cannot be taken at their word",
+                where=", ".join(text.partition(":")[0] for text in complaints),
+                expected="a finite measured value, a non-empty coverage, one answer a check",
+                got="; ".join(complaints) or f"{len(verdicts)} answers of {len(wanted)} checks",
+                cause="a metric is missing or NaN, or the check looked at nothing",
+                todo="mend the observation; until then the condition counts as unchecked",
+            ),
+            measured=len(complaints),
+            bound=0,
+            coverage=coverage,
+            sync=sync,
+        )
+    return Verdict(
+        "C7",
+        OBSERVABILITY,
+        Status.PASS,
+        f"{len(answered)} of {len(wanted)} checks answered, the others say why not",
+        measured=0,
+        bound=0,
+        coverage=coverage,
+        sync=sync,
+        evidence=tuple((text.partition(": ")[0], text.partition(": ")[2]) for text in reasons),
+    )

@@ -1,0 +1,186 @@
+"""The smoke check: a learner, an engine, a few syncs, every check after each."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from syncguard.checkpoints import Checkpoint
+from syncguard.errors import SyncguardError, UsageError
+from syncguard.guard import Guard
+from syncguard.models import resolve_model
+from syncguard.observations import StepReport
+from syncguard.protocols import Engine, Learner
+from syncguard.report import Environment, Report, SyncSummary
+from syncguard.reporting import Listener
+from syncguard.sides import make_engine, make_learner
+from syncguard.verdict import Verdict
+
+__all__ = ["Interrupted", "SmokeOptions", "run_smoke"]
+
+_PATTERNS: Final = (0xA5, 0x5A)
+_LEARNING_RATE: Final = 1e-6
+_BUCKETS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SmokeOptions:
+    """What to check, as the command line asks for it.
+
+    Attributes:
+        engine: ``vllm``, or ``MODULE:FACTORY`` of another adapter.
+        model: Name of a model that syncguard makes itself, or a checkpoint folder.
+        quantization: ``mxfp8`` or ``none``.
+        path: How a sync reaches the engine.
+        syncs: Number of syncs; the last one repeats the weights of the one before.
+        bucket_mib: Largest size of a bucket in MiB; by default an eighth of the model.
+        seed: Of everything random.
+    """
+
+    engine: str = "vllm"
+    model: str = "tiny-qwen3"
+    quantization: str = "mxfp8"
+    path: str = "transfer"
+    syncs: int = 3
+    bucket_mib: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.syncs < 1:
+            raise UsageError(f"--syncs must be at least 1, got {self.syncs}")
+        if self.bucket_mib is not None and not self.bucket_mib > 0:
+            raise UsageError(f"--bucket-mib must be more than 0, got {self.bucket_mib}")
+
+
+class Interrupted(SyncguardError):
+    """The user stopped the run; what was found until then is in ``report``."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__("interrupted")
+        self.report = report
+
+
+@dataclass(slots=True)
+class _Progress:
+    listener: Listener
+    total: int
+    done: int = 0
+
+    def step(self, text: str) -> None:
+        self.listener.step(text, self.done, self.total)
+        self.done += 1
+
+
+def run_smoke(options: SmokeOptions, listener: Listener) -> Report:
+    """Run the smoke check.
+
+    Builds the learner, starts the engine on other weights, then syncs ``options.syncs`` times:
+    the first syncs follow a poisoning each, with a real optimizer step between them; the last one
+    sends the same weights again. Every check runs after every sync.
+
+    Raises:
+        UsageError: The request cannot be carried out as given.
+        Interrupted: The user stopped the run.
+    """
+    environment: dict[str, Environment | str] = {}
+    syncs: list[SyncSummary] = []
+    verdicts: list[Verdict] = []
+    try:
+        _run(options, listener, environment, syncs, verdicts)
+    except KeyboardInterrupt:
+        partial = Report(environment, tuple(syncs), tuple(verdicts), interrupted=True)
+        raise Interrupted(partial) from None
+    report = Report(environment, tuple(syncs), tuple(verdicts))
+    listener.finished(report)
+    return report
+
+
+def _run(
+    options: SmokeOptions,
+    listener: Listener,
+    environment: dict[str, Environment | str],
+    syncs: list[SyncSummary],
+    verdicts: list[Verdict],
+) -> None:
+    progress = _Progress(listener, total=3 + options.syncs)
+    progress.step(f"preparing {options.model}")
+    checkpoint = resolve_model(options.model, _cache_dir(), quantization=options.quantization)
+    progress.step("starting the engine")
+    engine = make_engine(
+        options.engine, checkpoint, options.quantization, options.path, options.seed
+    )
+    progress.step("building the learner")
+    learner = make_learner(checkpoint, options.quantization, options.seed)
+    environment.update(_environment(options, checkpoint, learner, engine))
+    guard = Guard(
+        learner,
+        engine,
+        _Collector(listener, verdicts),
+        vocabulary=checkpoint.config["vocab_size"],
+        seed=options.seed,
+    )
+    limit = _bucket_bytes(options, learner)
+    for number in range(1, options.syncs + 1):
+        again = number == options.syncs and number > 1
+        step: StepReport | None = None
+        what = "the learner's weights"
+        if again:
+            what = "the same weights again"
+        elif number > 1:
+            step = learner.step(_LEARNING_RATE)
+            what = "after one optimizer step"
+        progress.step(f"sync {number} of {options.syncs}: {what}")
+        pattern = None if again else _PATTERNS[(number - 1) % len(_PATTERNS)]
+        summary, _ = guard.sync(
+            bucket_bytes=limit, poison=pattern, same_weights=again, what=what, step=step
+        )
+        syncs.append(summary)
+
+
+@dataclass(frozen=True, slots=True)
+class _Collector:
+    listener: Listener
+    verdicts: list[Verdict]
+
+    def step(self, text: str, done: int, total: int) -> None:
+        self.listener.step(text, done, total)
+
+    def verdict(self, verdict: Verdict) -> None:
+        self.verdicts.append(verdict)
+        self.listener.verdict(verdict)
+
+    def finished(self, report: Report) -> None:
+        self.listener.finished(report)
+
+
+def _cache_dir() -> Path:
+    """Where made checkpoints are kept, after the XDG base directory specification."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "syncguard" / "models"
+
+
+def _bucket_bytes(options: SmokeOptions, learner: Learner) -> int:
+    if options.bucket_mib is not None:
+        return max(1, int(options.bucket_mib * 2**20))
+    total = sum(tensor.numel() * tensor.element_size() for _, tensor in learner.weights())
+    return max(1, total // _BUCKETS)
+
+
+def _environment(
+    options: SmokeOptions, checkpoint: Checkpoint, learner: Learner, engine: Engine
+) -> Mapping[str, Environment | str]:
+    import torch
+
+    import syncguard
+
+    return {
+        "syncguard": syncguard.__version__,
+        "torch": torch.__version__,
+        "model": options.model,
+        "checkpoint": Path(checkpoint.path).name,
+        "quantization": options.quantization,
+        "seed": str(options.seed),
+        "learner": learner.environment(),
+        "engine": engine.environment(),
+    }

@@ -1,0 +1,62 @@
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from syncguard.learners.scoring import score, token_logprobs
+
+VOCABULARY = 11
+
+
+def forward(tokens: torch.Tensor) -> torch.Tensor:
+    """Logits that depend on all tokens so far, as in a causal model."""
+    seen = torch.cumsum(tokens.double() + 1, dim=-1)
+    return torch.sin(seen[..., None] * torch.arange(1, VOCABULARY + 1).double())
+
+
+def one_by_one(sequence: list[int]) -> list[float]:
+    expected = []
+    for position in range(1, len(sequence)):
+        logits = forward(torch.tensor([sequence[:position]]))[0, -1].numpy()
+        odds = np.exp(logits)
+        expected.append(float(np.log(odds[sequence[position]] / odds.sum())))
+    return expected
+
+
+def test_padded_batches_score_as_each_sequence_alone() -> None:
+    generator = np.random.default_rng(5)
+    sequences = [generator.integers(0, VOCABULARY, length).tolist() for length in (7, 2, 30, 7, 19)]
+    for sequence, scores in zip(sequences, score(forward, sequences, VOCABULARY), strict=True):
+        assert scores.dtype == np.float64
+        np.testing.assert_allclose(scores, one_by_one(sequence), rtol=1e-12)
+
+
+def test_batches_are_bounded() -> None:
+    sizes = []
+
+    def counted(tokens: torch.Tensor) -> torch.Tensor:
+        sizes.append(tokens.numel())
+        return forward(tokens)
+
+    scores = score(counted, [[1] * 200] * 12, VOCABULARY)
+    assert max(sizes) <= 1024
+    assert sum(sizes) == 12 * 200
+    assert all(row.shape == (199,) for row in scores)
+
+
+def test_nothing_to_score_gives_nothing() -> None:
+    assert [row.size for row in score(forward, [[], [3], [3, 4]], VOCABULARY)] == [0, 0, 1]
+
+
+@pytest.mark.parametrize("token", [-1, VOCABULARY])
+def test_strange_token_is_named(token: int) -> None:
+    text = f"sequence 1: expected tokens from 0 to 10, got {token}"
+    with pytest.raises(ValueError, match=re.escape(text)):
+        score(forward, [[1, 2], [3, token]], VOCABULARY)
+
+
+def test_logprobs_of_logits_with_a_known_answer() -> None:
+    logits = torch.log(torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]).double())
+    scores = token_logprobs(logits + 3, torch.tensor([0, 1]))
+    np.testing.assert_allclose(scores.exp(), [0.25], rtol=1e-12)
