@@ -5,7 +5,6 @@ Nothing heavier than torch is imported: what is installed is read from package m
 
 import enum
 import platform
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -73,11 +72,7 @@ def to_dict(findings: Sequence[Finding]) -> dict[str, Any]:
 
 def _python() -> Iterator[Finding]:
     found = f"{platform.python_version()} on {platform.machine()}"
-    if sys.version_info >= (3, 11):
-        yield Finding("base", "Python", State.READY, found, needed=True)
-    else:
-        why, todo = "syncguard needs Python 3.11 or newer", "install a newer Python"
-        yield Finding("base", "Python", State.MISSING, found, why, todo, needed=True)
+    yield Finding("base", "Python", State.READY, found, needed=True)
 
 
 def _torch() -> Iterator[Finding]:

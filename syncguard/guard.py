@@ -1,9 +1,11 @@
 """Runs checks around every sync of a learner and an engine."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from syncguard.checks import Check
 from syncguard.observations import (
@@ -75,7 +77,8 @@ class Guard:
         self._vocabulary = vocabulary
         self._seed = seed
         self._number = 0
-        self._history: dict[str, dict[str, WeightPrint]] = {}
+        self._history: dict[str, Mapping[str, WeightPrint]] = {}
+        self._values: dict[str, Mapping[str, NDArray[np.uint64]]] = {}
         self._reads: GraphReads | None = None
 
     def sync(
@@ -111,6 +114,7 @@ class Guard:
             poisoned=poisoned,
             same_weights=same_weights,
             history=dict(reversed(self._history.items())),
+            value_history=dict(reversed(self._values.items())),
             vocabulary=self._vocabulary,
             seed=self._seed + self._number,
         )
@@ -161,6 +165,8 @@ class Guard:
         return Poisoned(pattern, nbytes, prints)
 
     def _remember(self, version: str, view: View) -> None:
-        self._history[f"version {version}"] = dict(view.get("learner_prints"))
-        while len(self._history) > _HISTORY:
-            del self._history[next(iter(self._history))]
+        self._history[f"version {version}"] = view.get("learner_prints")
+        self._values[f"version {version}"] = view.get("learner_values")
+        for kept in (self._history, self._values):
+            while len(kept) > _HISTORY:
+                del kept[next(iter(kept))]

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from syncguard.checks.differences import Difference, differing_rows, find_row
 from syncguard.errors import Unsupported
@@ -48,6 +49,7 @@ class SyncContext:
         poisoned: What poisoning left, if the engine was poisoned.
         same_weights: Whether the sync sent the weights of the one before.
         history: Label of an earlier version to the learner's prints of that time, newest first.
+        value_history: The same for the learner's value prints.
         vocabulary: Number of tokens to draw prompts from.
         seed: Of prompts, sampling and probes.
     """
@@ -59,6 +61,7 @@ class SyncContext:
     poisoned: Poisoned | None = None
     same_weights: bool = False
     history: Mapping[str, Mapping[str, WeightPrint]] = field(default_factory=dict)
+    value_history: Mapping[str, Mapping[str, NDArray[np.uint64]]] = field(default_factory=dict)
     vocabulary: int = 2
     seed: int = 0
 
@@ -212,6 +215,7 @@ _OBSERVERS: Final[dict[str, Callable[[View], Any]]] = {
     "storage": lambda view: view.engine.storage(),
     "storage_before": lambda view: view.context.storage_before,
     "sync_record": lambda view: view.context.record,
+    "value_history": lambda view: view.context.value_history,
     "weight_prints": lambda view: view.engine.weight_prints(),
 }
 

@@ -48,6 +48,12 @@ class Learner(Protocol):
     def dequantized(self, weight: str) -> torch.Tensor:
         """The values of the forward grid, in the model's dtype (exact for MXFP8 in bf16)."""
 
+    def prints(self) -> Mapping[str, WeightPrint]:
+        """Fingerprints of the forward grid of every weight that `layers` lists."""
+
+    def value_prints(self) -> Mapping[str, NDArray[np.uint64]]:
+        """`syncguard.fingerprint.value_print` of every dequantized weight with two dimensions."""
+
     def logprobs(
         self, sequences: Sequence[Sequence[int]], *, mode: str = "forward"
     ) -> list[NDArray[np.float64]]:

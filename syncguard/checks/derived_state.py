@@ -22,6 +22,7 @@ __all__ = ["equal_sync", "exact_probe_check", "random_probe_check", "rederivatio
 def exact_probe_check(
     learner_prints: Mapping[str, WeightPrint],
     learner_values: Mapping[str, NDArray[np.uint64]],
+    value_history: Mapping[str, Mapping[str, NDArray[np.uint64]]],
     exact_probe: Mapping[str, WeightPrint | Unreadable],
 ) -> Judgement:
     """Run every serving kernel on rows of the identity matrix and compare bit for bit.
@@ -49,8 +50,11 @@ def exact_probe_check(
             continue
         differing = np.flatnonzero(got.rows["values"] != expected)
         if differing.size:
+            row = got.rows["values"][differing[0]]
+            origin = _origin(row, weight, learner_values, value_history)
             wrong[weight] = (
-                f"{differing.size} of {rows} output rows, the first is {int(differing[0])}"
+                f"{differing.size} of {rows} output rows differ, the first is "
+                f"{int(differing[0])}{origin}"
             )
     coverage = Coverage(checked, len(learner_values), nbytes, total)
     if wrong:
@@ -60,7 +64,7 @@ def exact_probe_check(
                 f"the kernels of {len(wrong)} layers compute with other weights than the learner",
                 where=listed(list(wrong)),
                 expected=f"{weight}: the learner's dequantized weight, bit for bit",
-                got=f"{weight}: another weight in {rows_text}",
+                got=f"{weight}: {rows_text}",
                 cause="a copy that the kernel reads (swizzled scales, packed or shuffled weights, "
                 "a cached cast) was not rebuilt from the synchronized weights",
                 todo="if C2 passes for this layer, run its post-processing after the sync, or "
@@ -85,6 +89,22 @@ def exact_probe_check(
     return passed(
         f"{checked} layers serve the learner's weights, bit for bit", coverage, measured=0, bound=0
     )
+
+
+def _origin(
+    row: np.uint64,
+    weight: str,
+    values: Mapping[str, NDArray[np.uint64]],
+    history: Mapping[str, Mapping[str, NDArray[np.uint64]]],
+) -> str:
+    """Where the learner has, or had, the row that a kernel computes with."""
+    for version, prints in {"": values, **history}.items():
+        for name in sorted(prints, key=lambda name: name != weight):
+            found = np.flatnonzero(prints[name] == row)
+            if found.size:
+                of_version = f" of {version}" if version else ""
+                return f", which holds row {int(found[0])} of the learner's {name}{of_version}"
+    return ""
 
 
 @check("random-probe", "C3")
@@ -179,7 +199,9 @@ def equal_sync(
         return not_run(Reason.NOT_APPLICABLE, "this sync sent other weights than the one before")
     if not state_before or not state:
         return not_run(Reason.MISSING_INPUT, "the engine reported no tensors")
-    coverage = Coverage(len(state_before.keys() & state.keys()), len(state_before | state))
+    coverage = Coverage(
+        len(state_before.keys() & state.keys()), len(state_before.keys() | state.keys())
+    )
     changed = sorted(
         path
         for path in state_before.keys() | state.keys()

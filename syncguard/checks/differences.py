@@ -51,9 +51,10 @@ class Difference:
             return False
         if not torch.equal(*(_octets(side["elements"]) for side in (self.learner, self.engine))):
             return False
-        zero = _octets(self.learner["elements"]).bitwise_and(0x7F).unflatten(-1, (-1, 32))
+        magnitude = _octets(self.learner["elements"]).bitwise_and(0x7F)
+        blocks = magnitude.reshape(*magnitude.shape[:-1], -1, 32)
         differing = self.learner["scales"] != self.engine["scales"]
-        return bool((zero.amax(-1)[differing] == 0).all())
+        return bool((blocks.amax(-1)[differing] == 0).all())
 
 
 def differing_rows(a: WeightPrint, b: WeightPrint) -> NDArray[np.int64] | None:

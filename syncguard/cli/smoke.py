@@ -94,5 +94,5 @@ def smoke(
             report = run_smoke(options, told)
         except Interrupted as interrupted:
             report = interrupted.report
-        told.finished(report)
+            told.finished(report)
         raise typer.Exit(exit_code(report, strict))

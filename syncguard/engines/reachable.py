@@ -50,7 +50,7 @@ def storage_of(root: torch.nn.Module, caches: tuple[str, ...] = ()) -> list[Stor
             path=path,
             kind=kind,
             storage=tensor.untyped_storage().data_ptr(),
-            offset=tensor.storage_offset() * tensor.element_size(),
+            offset=int(tensor.storage_offset()) * tensor.element_size(),
             nbytes=tensor.numel() * tensor.element_size(),
             shape=tuple(tensor.shape),
             dtype=str(tensor.dtype).removeprefix("torch."),
@@ -70,7 +70,7 @@ def state_of(root: torch.nn.Module, caches: tuple[str, ...] = ()) -> dict[str, i
     }
 
 
-class StorageReads(TorchDispatchMode):
+class StorageReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While entered, collects the addresses of all storages that operators read.
 
     Attributes:
@@ -78,7 +78,7 @@ class StorageReads(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.addresses: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -19,6 +19,7 @@ class Broadcast:
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self._listeners = list(listeners)
         self._errors: list[Exception] = []
+        self._over = False
 
     def step(self, text: str, done: int, total: int) -> None:
         """See `Listener`."""
@@ -29,11 +30,14 @@ class Broadcast:
         self._tell(lambda listener: listener.verdict(verdict))
 
     def finished(self, report: Report) -> None:
-        """See `Listener`.
+        """See `Listener`; a second report of the same run is not passed on.
 
         Raises:
             Exception: The first error of any listener.
         """
+        if self._over:
+            return
+        self._over = True
         self._tell(lambda listener: listener.finished(report))
         if self._errors:
             raise self._errors[0]

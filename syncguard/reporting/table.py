@@ -1,5 +1,6 @@
 """The table of conditions: one line each."""
 
+import itertools
 from typing import Final
 
 from rich.table import Table
@@ -23,14 +24,20 @@ def word(status: Status) -> Text:
 
 
 def condition_table(summaries: tuple[Summary, ...]) -> Table:
-    """One line per condition: worst verdict, coverage, the most telling measurement, cost."""
+    """One line per condition: worst verdict, coverage, the most telling measurement, cost.
+
+    The seven published conditions come first, and extensions apart.
+    """
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("condition", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for heading in ("layers", "bytes", "measured", "bound", "cost"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for summary in summaries:
-        table.add_row(*_row(summary))
+    for core, group in itertools.groupby(summaries, key=lambda summary: summary.condition.core):
+        if not core:
+            table.add_row()
+        for summary in group:
+            table.add_row(*_row(summary))
     return table
 
 

@@ -1,10 +1,11 @@
 """The report as text, for a terminal or a file."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from syncguard._version import __version__
@@ -23,14 +24,16 @@ _FILE_WIDTH: Final = 100
 
 
 def render(report: Report, strict: bool = False) -> RenderableType:
-    """A report as rich shows it: environment, syncs, conditions, failures in full, the verdict.
+    """A report as rich shows it: environment, syncs, conditions, failures in full, exit code.
 
     Args:
         report: The report.
         strict: As for `syncguard.report.exit_code`.
     """
     return Group(
-        Text.assemble((HEADING + __version__, "bold"), *_environment(report.environment)),
+        Text(HEADING + __version__, "bold"),
+        _environment(report.environment),
+        "",
         *(_sync(sync) for sync in report.syncs),
         "",
         condition_table(report.summaries),
@@ -50,12 +53,24 @@ def plain_text(report: Report, strict: bool = False) -> str:
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
-def _environment(environment: Environment, within: str = "") -> Iterator[tuple[str, str]]:
+def _environment(environment: Environment) -> Table:
+    rows = Table.grid(padding=(0, 1))
+    rows.add_column(no_wrap=True)
+    rows.add_column(overflow="fold", style="dim")
+    plain = {name: value for name, value in environment.items() if isinstance(value, str)}
+    nested = {name: value for name, value in environment.items() if isinstance(value, Mapping)}
+    for name, values in {"run": plain, **nested}.items():
+        if values:
+            rows.add_row(Text(name), Text(" | ".join(_flat(values))))
+    return rows
+
+
+def _flat(environment: Environment, within: str = "") -> Iterator[str]:
     for name, value in environment.items():
-        if isinstance(value, str):
-            yield f" | {within}{name} {value}", "dim"
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{within}{name} ")
         else:
-            yield from _environment(value, f"{within}{name} ")
+            yield f"{within}{name} {value}"
 
 
 def _sync(sync: SyncSummary) -> Text:

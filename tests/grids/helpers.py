@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -10,6 +11,9 @@ import torch
 
 from syncguard.grids import reference
 from syncguard.grids.formats import SOURCE_FORMATS
+
+if TYPE_CHECKING:
+    from syncguard.grids.mxfp8 import Backend
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -26,12 +30,15 @@ def _has_numba() -> bool:
     return True
 
 
-BACKENDS = [
-    pytest.param("torch"),
-    pytest.param("numba", marks=pytest.mark.skipif(not _has_numba(), reason="needs numba")),
-]
+INSTALLED: list[Backend] = ["torch", "numba"] if _has_numba() else ["torch"]
 
-both_backends = pytest.mark.parametrize("backend", BACKENDS)
+both_backends = pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param("torch"),
+        pytest.param("numba", marks=pytest.mark.skipif(not _has_numba(), reason="needs numba")),
+    ],
+)
 
 
 def from_bits(bits: object, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -51,11 +58,16 @@ def as_bytes(elements: torch.Tensor) -> torch.Tensor:
 
 
 def specified(weight: torch.Tensor, rule: str = "round_up") -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantize `weight` [B, 32] with the scalar reference: uint8 elements [B, 32], scales [B, 1]."""
+    """Quantize [B, 32] with the scalar reference, to uint8 elements [B, 32] and scales [B, 1]."""
     source = SOURCE_FORMATS[weight.dtype]
     blocks = [reference.quantize_block(b, source, rule) for b in to_bits(weight).tolist()]
     elements = torch.tensor([codes for _, codes in blocks], dtype=torch.uint8)
     return elements, torch.tensor([[scale] for scale, _ in blocks], dtype=torch.uint8)
+
+
+def powers_of_two(exponents: torch.Tensor) -> torch.Tensor:
+    """Return 2**exponents as float64, exactly."""
+    return torch.ldexp(torch.ones(exponents.shape, dtype=torch.float64), exponents.int())
 
 
 def assert_same_bytes(

@@ -22,7 +22,7 @@ import syncguard.grids as grids
 assert "numba" not in sys.modules, "importing syncguard.grids imports numba"
 assert "llvmlite" not in sys.modules
 sys.modules["numba"] = None  # an import of it now raises ImportError
-weight = grids.canary()
+weight = grids.canary()[::16]
 elements, scales = grids.quantize(weight)
 assert grids.quantize_and_compare(weight, elements, scales) == (0, 0)
 grids.dequantize(elements, scales)

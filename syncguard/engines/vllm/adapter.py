@@ -280,7 +280,7 @@ def _start(checkpoint: Path, quantization: str, load_format: str, seed: int) -> 
 
 def _cache_bytes(checkpoint: Path) -> int:
     """Room for every sequence at full length, in bf16; what vLLM would take by itself is 1 GiB."""
-    config = json.loads((checkpoint / "config.json").read_text())
+    config: dict[str, int] = json.loads((checkpoint / "config.json").read_text())
     heads = config["num_attention_heads"]
     width = config.get("head_dim") or config["hidden_size"] // heads
     per_token = (

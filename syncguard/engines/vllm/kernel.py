@@ -41,7 +41,7 @@ class CpuMxfp8LinearKernel(Mxfp8LinearKernel):  # type: ignore[misc]
             return False, f"{features} input features are not a multiple of {_BLOCK}"
         return True, None
 
-    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+    def process_weights_after_loading(self, layer: Any) -> None:
         """Derive the swizzled scales, in place where they exist, as captured graphs need it."""
         fresh = self.derive(layer)[DERIVED_SCALES]
         held = getattr(layer, DERIVED_SCALES, None)
@@ -50,12 +50,12 @@ class CpuMxfp8LinearKernel(Mxfp8LinearKernel):  # type: ignore[misc]
         else:
             setattr(layer, DERIVED_SCALES, fresh)
 
-    def derive(self, layer: torch.nn.Module) -> dict[str, torch.Tensor]:
+    def derive(self, layer: Any) -> dict[str, torch.Tensor]:
         """What the derived tensors must hold, from the canonical ones; changes nothing."""
         return {DERIVED_SCALES: swizzle(layer.weight_scale.data)}
 
     def apply_weights(
-        self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
+        self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None
     ) -> torch.Tensor:
         """``x @ weight.T + bias`` with both operands on the MXFP8 grid.
 

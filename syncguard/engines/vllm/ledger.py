@@ -28,7 +28,7 @@ class Ledger:
         self._model = model
         self._rank = rank
         self._current = ""
-        self._restore: list[tuple[torch.Tensor, Any]] = []
+        self._restore: list[tuple[Any, Any]] = []
         self.buckets: list[tuple[str, ...]] = []
         self.loaded: list[Loaded] = []
 

@@ -113,7 +113,7 @@ def poison(model: Any, pattern: int) -> dict[str, int]:
     for held in held_weights(model):
         tensors = list(canonical(held).values())
         for tensor in tensors:
-            tensor.copy_(torch.full_like(tensor.view(torch.uint8), pattern).view(tensor.dtype))
+            tensor.view(torch.uint8).fill_(pattern)
         counts[held.weight] = sum(t.numel() * t.element_size() for t in tensors)
         if held.kind != "plain":
             for name in _derived(held.module):
