@@ -1,13 +1,42 @@
 """Reports for tests: Hypothesis strategies, and a few by hand."""
 
+import json
+from importlib import resources
+from typing import Any, Final
+
 from hypothesis import strategies as st
 
 from syncguard.conditions import CONDITIONS, CORE_CONDITIONS
 from syncguard.observations import StepReport
 from syncguard.report import Report, SyncSummary
-from syncguard.verdict import Coverage, Reason, Status, Verdict
+from syncguard.verdict import Coverage, Reason, Status, Verdict, explain
 
+SCHEMA: Final[dict[str, Any]] = json.loads(
+    resources.files("syncguard").joinpath("schemas/report-1.json").read_text("utf-8")
+)
 COVERAGE = Coverage(15, 15, 589_824, 589_824)
+
+STALE = Verdict(
+    "C3",
+    "exact probe",
+    Status.FAIL,
+    explain(
+        "the serving path computes with old weights",
+        where="lm_head.weight [512, 128], rank 0",
+        expected="the values of version 2",
+        got="those of version 1",
+        cause="a prepacked copy that was not rebuilt",
+        todo="rebuild it after the last bucket, or restart the engine until it is",
+    ),
+    subject="lm_head.weight",
+    measured=65536,
+    bound=0,
+    coverage=COVERAGE,
+    cost_s=0.25,
+    sync=2,
+    evidence=(("first difference", "row 3"),),
+)
+ERRED = Verdict("C6", "kl", Status.NOT_RUN, "ValueError: [1]", Reason.ERROR, sync=1)
 
 texts = st.text(max_size=20)
 counts = st.integers(0, 2**53)

@@ -7,9 +7,7 @@ import pytest
 
 from syncguard.doctor import Finding, State, can_smoke, examine, to_dict
 from syncguard.grids import GRIDS
-from tests.test_cli import Run, run
-
-__all__ = ["run"]  # a fixture
+from tests.commands import Run
 
 
 def findings() -> dict[str, Finding]:

@@ -1,9 +1,7 @@
 import json
 import math
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +13,8 @@ from syncguard.errors import UsageError
 from syncguard.observations import StepReport
 from syncguard.report import ExitCode, Report, SyncSummary, exit_code
 from syncguard.verdict import Coverage, Reason, Status, Verdict
-from tests.reports import a_pass, a_report, reports
+from tests.reports import ERRED, SCHEMA, STALE, a_pass, a_report, reports
 
-SCHEMA: dict[str, Any] = json.loads(
-    resources.files("syncguard").joinpath("schemas/report-1.json").read_text("utf-8")
-)
-
-FAILED = Verdict("C3", "exact probe", Status.FAIL, "stale", measured=1, bound=0)
-ERRED = Verdict("C6", "kl", Status.NOT_RUN, "boom", Reason.ERROR)
 SILENT = Verdict("C4", "graphs", Status.NOT_RUN, "no graphs", Reason.NOT_APPLICABLE)
 
 
@@ -52,7 +44,7 @@ def test_the_schema_describes_every_field_that_is_written() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32(math.nan)])
 def test_numbers_that_are_not_finite_are_strings_and_come_back(value: float) -> None:
-    report = a_report(replace(FAILED, measured=value, cost_s=value))
+    report = a_report(replace(STALE, measured=value, cost_s=value))
     text = report.to_json()
     verdict = json.loads(text, parse_constant=pytest.fail)["verdicts"][-1]
     assert verdict["measured"] == str(float(value))
@@ -98,8 +90,8 @@ def test_the_schema_ties_reason_to_status(status: str, reason: str | None) -> No
     ("report", "code", "strict_code"),
     [
         (a_report(), 0, 0),
-        (a_report(FAILED), 1, 1),
-        (a_report(FAILED, ERRED), 1, 1),
+        (a_report(STALE), 1, 1),
+        (a_report(STALE, ERRED), 1, 1),
         (a_report(ERRED), 3, 3),
         (a_report(SILENT), 0, 3),
         (a_report(a_pass("C4"), SILENT), 0, 0),
@@ -108,7 +100,7 @@ def test_the_schema_ties_reason_to_status(status: str, reason: str | None) -> No
         (a_report(without="C5"), 3, 3),
         (Report(), 3, 3),
         (replace(a_report(), interrupted=True), 130, 130),
-        (replace(a_report(FAILED), interrupted=True), 130, 130),
+        (replace(a_report(STALE), interrupted=True), 130, 130),
         (replace(a_report(), syncs=(SyncSummary(1, "1", error="lost"),)), 3, 3),
     ],
 )
@@ -123,7 +115,7 @@ def test_every_exit_code_has_a_meaning() -> None:
 
 
 def test_an_interrupted_report_that_found_a_failure_still_says_fail() -> None:
-    assert replace(a_report(FAILED), interrupted=True).status is Status.FAIL
+    assert replace(a_report(STALE), interrupted=True).status is Status.FAIL
     assert replace(a_report(), interrupted=True).status is Status.NOT_RUN
 
 
@@ -143,8 +135,8 @@ def test_write_makes_or_replaces_a_report(tmp_path: Path, earlier: str | None) -
     path = tmp_path / "report.json"
     if earlier is not None:
         path.write_text(earlier and a_report().to_json())
-    a_report(FAILED).write(path)
-    assert Report.from_json(path.read_text()) == a_report(FAILED)
+    a_report(STALE).write(path)
+    assert Report.from_json(path.read_text()) == a_report(STALE)
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -1,5 +1,5 @@
 """The command line."""
 
-from syncguard.cli.app import app, main
+from syncguard.cli.commands import app, main
 
 __all__ = ["app", "main"]

@@ -1,7 +1,7 @@
 """MXFP8 kernels for numba: one block of 32 is one vector of integers, rule `round_up`.
 
 The kernels hand LLVM explicit vectors. Left to itself it vectorizes such loops only in part, and
-they run at a third of the speed. Only integers occur: bfloat16 lanes have 16 bits, float32 lanes
+they run at a quarter of the speed. Only integers occur: bfloat16 lanes have 16 bits, float32 lanes
 32, and E4M3 is that format with a shorter mantissa, so that most of a conversion is a subtraction
 on the exponent field and a rounding shift.
 

@@ -121,8 +121,9 @@ def _element_bytes(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     odd = (significand >> shift) & 1
     units = (significand + (1 << (shift - 1)) - 1 + odd) >> shift
     code = (((exponent.clamp(1, 32) - 1) << 3) + units).clamp_(max=E4M3.largest)
-    code.masked_fill_(magnitude == 0, 0).masked_fill_(magnitude == _INFINITY, E4M3.largest)
-    code = code | ((codes < 0).int() << 7)
+    # Zero has come out as zero: its field, -149, shifts everything away.
+    code.masked_fill_(magnitude == _INFINITY, E4M3.largest)
+    code |= (codes < 0).int() << 7
     return code.masked_fill_(magnitude > _INFINITY, E4M3.nan).to(torch.uint8)
 
 
@@ -131,4 +132,5 @@ def _dequantize_table(dtype: torch.dtype) -> torch.Tensor:
     """Return all values of the grid, at index `scale << 8 | element`, from the specification."""
     target, storage = (BF16, torch.uint16) if dtype == torch.bfloat16 else (FP32, torch.uint32)
     codes = [dequantize_element(code, scale, target) for scale in range(256) for code in range(256)]
-    return torch.tensor(codes, dtype=torch.int64).to(storage).view(dtype)
+    # Engines change the default device while they load a model, so name it.
+    return torch.tensor(codes, dtype=torch.int64, device="cpu").to(storage).view(dtype)

@@ -34,9 +34,11 @@ def canary() -> torch.Tensor:
 
     It holds no infinity and no NaN: implementations differ there by design.
     """
-    zero = torch.zeros(1, MXFP8.block_size, dtype=torch.int32)
-    zeros = torch.cat([zero, zero | BF16.sign_bit, zero | BF16.sign_bit * _odd_lanes()])
-    blocks = torch.cat([_every_maximum(), _element_ties(), zeros]).to(torch.int16)
+    # Engines change the default device and dtype while they load a model, so name both.
+    with torch.device("cpu"):
+        zero = torch.zeros(1, MXFP8.block_size, dtype=torch.int32)
+        zeros = torch.cat([zero, zero | BF16.sign_bit, zero | BF16.sign_bit * _odd_lanes()])
+        blocks = torch.cat([_every_maximum(), _element_ties(), zeros]).to(torch.int16)
     return blocks.view(torch.bfloat16).reshape(_ROWS, _BLOCKS_PER_ROW * MXFP8.block_size)
 
 
@@ -59,7 +61,7 @@ def _every_maximum() -> torch.Tensor:
 def _element_ties() -> torch.Tensor:
     """Return bfloat16 bits [126, 32] of blocks full of E4M3 ties."""
     codes = [significand * 2.0**exponent for significand, exponent in map(E4M3.split, range(0x7F))]
-    values = torch.tensor(codes)
+    values = torch.tensor(codes, dtype=torch.float32)
     ties = (values[1:] + values[:-1]) / 2
     block = torch.arange(len(ties))[:, None]
     picked = ties[(block * (MXFP8.block_size - 1) + torch.arange(MXFP8.block_size)) % len(ties)]

@@ -1,6 +1,5 @@
 """Verdicts in full: what, where, expected and got, likely cause, what to do."""
 
-import itertools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -18,27 +17,24 @@ from syncguard.verdict import Status, Verdict
 __all__ = ["details"]
 
 _LABELLED: Final = re.compile(r"  (where|expected|got|likely cause|what to do): (.*)")
+_NUMBER: Final = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 def details(verdicts: Iterable[Verdict]) -> Iterator[RenderableType]:
     """Each failure, then each check that did not run although it applies, in full.
 
-    Verdicts that differ in nothing but the sync are shown once, with all syncs.
+    Verdicts that differ only in the sync and in numbers are shown once, with all syncs.
     """
     bad = [verdict for verdict in verdicts if verdict.counts and verdict.status is not Status.PASS]
-    bad.sort(key=_same)
-    for _, alike in itertools.groupby(bad, key=_same):
-        yield _block(list(alike))
+    alike: dict[tuple[object, ...], list[Verdict]] = {}
+    for verdict in sorted(bad, key=_order):
+        alike.setdefault((*_order(verdict), _NUMBER.sub("0", verdict.message)), []).append(verdict)
+    yield from map(_block, alike.values())
 
 
-def _same(verdict: Verdict) -> tuple[int, int, str, str, str]:
-    return (
-        -verdict.status.severity,
-        tuple(CONDITIONS).index(verdict.condition),
-        verdict.check,
-        verdict.subject,
-        verdict.message,
-    )
+def _order(verdict: Verdict) -> tuple[int, int, str, str]:
+    condition = tuple(CONDITIONS).index(verdict.condition)
+    return -verdict.status.severity, condition, verdict.check, verdict.subject
 
 
 def _block(alike: list[Verdict]) -> RenderableType:
@@ -51,11 +47,18 @@ def _block(alike: list[Verdict]) -> RenderableType:
         match = _LABELLED.fullmatch(line)
         rows.add_row(*map(Text, match.groups() if match else ("", line.strip())))
     if verdict.measured is not None:
-        bound = "" if verdict.bound is None else f" (bound {numbers.real(verdict.bound)})"
-        rows.add_row("measured", Text(numbers.real(verdict.measured) + bound))
+        rows.add_row("measured", _measured(verdict))
     for name, value in verdict.evidence:
-        rows.add_row(Text(name), Text(value))
+        rows.add_row("evidence", Text(f"{name}: {value}"))
+    for other in alike[1:]:
+        if (other.measured, other.bound) != (verdict.measured, verdict.bound):
+            rows.add_row(f"at sync {other.sync}", _measured(other))
     return Group(_head(alike), Padding(Group(Text(first), rows), (0, 0, 1, 2), expand=False))
+
+
+def _measured(verdict: Verdict) -> str:
+    bound = "" if verdict.bound is None else f" (bound {numbers.real(verdict.bound)})"
+    return numbers.real(verdict.measured) + bound
 
 
 def _head(alike: list[Verdict]) -> Text:

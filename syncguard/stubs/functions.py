@@ -8,11 +8,14 @@ from typing import Final
 
 import torch
 
+from syncguard.grids import dequantize, quantize
+
 __all__ = [
     "ACTIVATION_LIMIT",
     "ROPE_LENGTH",
     "attend",
     "fp8_cached",
+    "on_grid",
     "rms_norm",
     "rope_table",
     "rotate",
@@ -29,6 +32,32 @@ ROPE_LENGTH: Final = 256
 _EPSILON: Final = 1e-6
 _ROPE_BASE: Final = 10_000.0
 _FP8_MAX: Final = 448.0
+
+# Bits of float32: maxima from 2^-100 on have scales whose inverse and products are normal numbers,
+# and 1.75 is the fraction from which 448 * 2^k would be exceeded.
+_LEAST_BITS: Final = (127 - 100) << 23
+_INFINITY_BITS: Final = 0x7F800000
+_FRACTION_BITS: Final = 0x7FFFFF
+_LARGEST_FRACTION: Final = 0x600000
+
+
+def on_grid(x: torch.Tensor) -> torch.Tensor:
+    """Round activations to MXFP8; float32 in the shape of ``x`` [..., K], K a multiple of 32.
+
+    The same values as `syncguard.grids` gives, which takes over where a block's maximum is tiny,
+    infinite, NaN or zero; in between this costs less.
+    """
+    blocks = x.float().unflatten(-1, (-1, 32))
+    bits = blocks.abs().amax(-1, keepdim=True).view(torch.int32)
+    if not bits.numel():
+        return x.float()
+    least, most = bits.aminmax()
+    if least < _LEAST_BITS or most >= _INFINITY_BITS:
+        return dequantize(*quantize(x), torch.float32)
+    exponents = (bits >> 23) - 8 + ((bits & _FRACTION_BITS) > _LARGEST_FRACTION)
+    scales = (exponents << 23).view(torch.float32)
+    elements = (blocks / scales).to(torch.float8_e4m3fn)
+    return (elements.float() * scales).view(x.shape)
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -78,20 +107,19 @@ def attend(
     Returns:
         [batch, tokens, heads, value width] in the dtype of ``q``.
     """
-    groups = q.shape[2] // k.shape[2]
-    keys = k.float().repeat_interleave(groups, dim=2) if groups > 1 else k.float()
-    values = v.float().repeat_interleave(groups, dim=2) if groups > 1 else v.float()
-    scores = torch.matmul(q.float().transpose(1, 2), keys.permute(0, 2, 3, 1)) * scale
-    scores = scores.masked_fill(~mask[:, None], -torch.inf)
+    heads, keys = q.shape[2], k.shape[2]
+    grouped = q.float().unflatten(2, (keys, -1)).permute(0, 2, 3, 1, 4)
+    scores = torch.matmul(grouped, k.float().permute(0, 2, 3, 1)[:, :, None]) * scale
+    scores = scores.masked_fill(~mask[:, None, None], -torch.inf)
     if sinks is not None:
-        column = sinks.float()[None, :, None, None].expand(*scores.shape[:3], 1)
-        shares = torch.softmax(torch.cat([scores, column], dim=-1), dim=-1)[..., :-1]
-    else:
-        shares = torch.softmax(scores, dim=-1)
+        column = sinks.float().view(keys, -1, 1, 1).expand(*scores.shape[:4], 1)
+        scores = torch.cat([scores, column], dim=-1)
+    shares = torch.softmax(scores, dim=-1)[..., : k.shape[1]]
     # A key that no token sees may be leftover memory: a product with zero must not be NaN.
     seen = mask.any(1)[:, :, None, None]
-    values = torch.where(seen, values, 0.0)
-    return torch.matmul(shares, values.transpose(1, 2)).transpose(1, 2).to(q.dtype)
+    values = torch.where(seen, v.float(), 0.0).permute(0, 2, 1, 3)[:, :, None]
+    mixed = torch.matmul(shares, values).permute(0, 3, 1, 2, 4)
+    return mixed.reshape(*q.shape[:2], heads, -1).to(q.dtype)
 
 
 def fp8_cached(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:

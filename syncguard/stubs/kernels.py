@@ -12,16 +12,28 @@ from typing import Any, Final
 
 import torch
 
-from syncguard.grids import dequantize, quantize, swizzle, unswizzle
+from syncguard.grids import dequantize, swizzle, unswizzle
+from syncguard.stubs.functions import on_grid
 from syncguard.stubs.layouts import cached_order, inverse_order, true_order
 
-__all__ = ["LAYOUTS", "Layout", "Mxfp8Kernel", "PackedKernel", "PlainKernel"]
+__all__ = ["LAYOUTS", "Layout", "Mxfp8Kernel", "Operands", "PackedKernel", "PlainKernel"]
 
 _BLOCK: Final = 32
 _SCALE_BIAS: Final = 127
 
-Operands = Mapping[str, torch.Tensor]
-Orders = Callable[[str, int], torch.Tensor]
+_Operands = Mapping[str, torch.Tensor]
+_Orders = Callable[[str, int], torch.Tensor]
+
+
+class Operands(dict[str, torch.Tensor]):
+    """What a layer reads during one request, with the weights made of it so far.
+
+    Between requests weights change; within one, a weight need be made from its operands once.
+    """
+
+    def __init__(self, operands: Mapping[str, torch.Tensor]) -> None:
+        super().__init__(operands)
+        self.made: dict[str, torch.Tensor] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +116,21 @@ class PlainKernel:
         """The readable derived tensors as they are."""
         return {name: getattr(layer, name) for name in self.derive(layer) if hasattr(layer, name)}
 
+    def canonical(self, layer: Any, matrix: str) -> dict[str, torch.Tensor]:
+        """A matrix's own parameters with their rows in checkpoint order, by name."""
+        order = self.order(layer, matrix)
+        found = {name: getattr(layer, name).data for name in self._components(matrix)}
+        if not order:
+            return found
+        return {
+            name: tensor.index_select(-2, inverse_order(order, tensor.shape[-2]))
+            for name, tensor in found.items()
+        }
+
+    def rebuilt(self, layer: Any) -> list[torch.Tensor]:
+        """All tensors that post-processing rebuilds, readable or not."""
+        return list(self.held(layer).values())
+
     def install(self, layer: Any, name: str, fresh: torch.Tensor) -> None:
         """Keep a derived tensor: in place where one of its shape is held."""
         held = self._find(layer, name)
@@ -124,7 +151,7 @@ class PlainKernel:
             found[matrix] = getattr(layer, f"{matrix}_twin" if twin else matrix).data
         return found
 
-    def compute(self, operands: Operands, layer: Any, matrix: str, x: torch.Tensor) -> torch.Tensor:
+    def compute(self, operands: _Operands, layer: Any, matrix: str, x: torch.Tensor) -> torch.Tensor:
         """``x @ weight.T``, rows of the weight in canonical order.
 
         Args:
@@ -136,14 +163,16 @@ class PlainKernel:
         Returns:
             float32 [rows, N] or [slots, rows, N].
         """
-        product = torch.matmul(self.rounded(x), self.weight(operands, layer, matrix).mT)
-        return product + operands["workspace"]
+        made = operands.made if isinstance(operands, Operands) else {}
+        if matrix not in made:
+            made[matrix] = self.weight(operands, layer, matrix)
+        return torch.matmul(self.rounded(x), made[matrix].mT) + operands["workspace"]
 
     def rounded(self, x: torch.Tensor) -> torch.Tensor:
         """What the kernel makes of its activations, float32."""
         return x.float()
 
-    def weight(self, operands: Operands, layer: Any, matrix: str) -> torch.Tensor:
+    def weight(self, operands: _Operands, layer: Any, matrix: str) -> torch.Tensor:
         """The weight that the kernel multiplies with, float32, rows in canonical order."""
         weight = self._stored(operands, layer, matrix)
         order = self._rows(layer, matrix)
@@ -151,7 +180,7 @@ class PlainKernel:
             return weight
         return weight.index_select(-2, inverse_order(order, weight.shape[-2]))
 
-    def _stored(self, operands: Operands, layer: Any, matrix: str) -> torch.Tensor:
+    def _stored(self, operands: _Operands, layer: Any, matrix: str) -> torch.Tensor:
         """The weight in float32, rows as the kernel has them."""
         del layer
         return operands[matrix].float()
@@ -167,7 +196,7 @@ class PlainKernel:
         held: torch.Tensor | None = getattr(layer, name, None)
         return held
 
-    def _derived(self, layer: Any, orders: Orders) -> dict[str, torch.Tensor]:
+    def _derived(self, layer: Any, orders: _Orders) -> dict[str, torch.Tensor]:
         """Derived tensors, from parameters that are in the kernel's order already."""
         found = {}
         for matrix in layer.matrices:
@@ -204,6 +233,10 @@ class Mxfp8Kernel(PlainKernel):
         caches = {f"kernel.{matrix}": cache for matrix, cache in self.caches.items()}
         return super().held(layer) | caches
 
+    def rebuilt(self, layer: Any) -> list[torch.Tensor]:
+        """All tensors that post-processing rebuilds, readable or not."""
+        return [*super().rebuilt(layer), *self.levels.values()]
+
     def hold(self, layer: Any, name: str, fresh: torch.Tensor) -> None:
         """Bind a derived tensor that is new, or has another shape than the one before."""
         if name.startswith("kernel."):
@@ -230,9 +263,9 @@ class Mxfp8Kernel(PlainKernel):
 
     def rounded(self, x: torch.Tensor) -> torch.Tensor:
         """What the kernel makes of its activations, float32."""
-        return dequantize(*quantize(x), torch.float32)
+        return on_grid(x)
 
-    def _stored(self, operands: Operands, layer: Any, matrix: str) -> torch.Tensor:
+    def _stored(self, operands: _Operands, layer: Any, matrix: str) -> torch.Tensor:
         elements = operands[matrix]
         if self.layout.cached:
             return elements.float()
@@ -259,7 +292,7 @@ class Mxfp8Kernel(PlainKernel):
         return self._derived(layer, true_order, self._levels(layer))
 
     def _derived(
-        self, layer: Any, orders: Orders, levels: Operands | None = None
+        self, layer: Any, orders: _Orders, levels: _Operands | None = None
     ) -> dict[str, torch.Tensor]:
         found = super()._derived(layer, orders)
         for matrix in layer.matrices:
@@ -308,6 +341,10 @@ class PackedKernel(PlainKernel):
         if self.frees:
             layer.rebind("weight", torch.empty(0, dtype=layer.weight.dtype))
 
+    def rebuilt(self, layer: Any) -> list[torch.Tensor]:
+        """All tensors that post-processing rebuilds, readable or not."""
+        return [_packed(layer)]
+
     def hold(self, layer: Any, name: str, fresh: torch.Tensor) -> None:
         """Bind a closure over a new copy."""
         del name
@@ -322,7 +359,7 @@ class PackedKernel(PlainKernel):
         """The tensors that `compute` reads, by what they are to it."""
         return {"workspace": self.workspace, "weight": _packed(layer)}
 
-    def _stored(self, operands: Operands, layer: Any, matrix: str) -> torch.Tensor:
+    def _stored(self, operands: _Operands, layer: Any, matrix: str) -> torch.Tensor:
         return operands[matrix].float().t()
 
     def _find(self, layer: Any, name: str) -> torch.Tensor | None:

@@ -14,6 +14,7 @@ from syncguard.grids import dequantize, quantize
 from syncguard.learners.scoring import score, token_logprobs
 from syncguard.observations import LearnerLayer, StepReport, WeightPrint
 from syncguard.seams import Seam, Seams
+from syncguard.stubs.functions import on_grid
 from syncguard.stubs.policy import forward
 from syncguard.stubs.products import low_precision, product
 from syncguard.stubs.topology import Topology, WeightSpec, weight_specs
@@ -92,7 +93,7 @@ class _Use:
             return product(x, self.value(name))
         self.used.add(name)
         rows = x.flatten(0, -2)
-        rounded = _rounded(rows)
+        rounded = on_grid(rows.detach())
         if not torch.is_grad_enabled():
             out = torch.nn.functional.linear(rounded, grid.values)
         else:
@@ -107,7 +108,7 @@ class _Use:
                 [self.product(part, name) for part, name in zip(x, names, strict=True)]
             )
         self.used.update(names)
-        values, rounded = torch.stack([grid.values for grid in held]), _rounded(x)
+        values, rounded = torch.stack([grid.values for grid in held]), on_grid(x.detach())
         if not torch.is_grad_enabled():
             return torch.matmul(rounded, values.mT)
         plain = torch.stack([self.plain[name] for name in names])
@@ -373,11 +374,6 @@ class StubLearner:
             elif spec.kind == "buffer":
                 largest = 4 + torch.rand(1, generator=generator)
                 buffer.copy_(largest * _KV_MARGIN)
-
-
-def _rounded(x: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad():
-        return dequantize(*quantize(x), torch.float32)
 
 
 def _shares_changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[float, float]:

@@ -18,6 +18,7 @@ class UnquantizedMethod:
     """
 
     grid = "bf16"
+    serialized = False
 
     def __init__(self, kernel: PlainKernel) -> None:
         self.kernel = kernel
@@ -51,3 +52,4 @@ class Mxfp8SerializedMethod(UnquantizedMethod):
     """Loads elements and scales that the learner's side has rounded."""
 
     grid = "mxfp8"
+    serialized = True

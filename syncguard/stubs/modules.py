@@ -7,13 +7,12 @@ from typing import Any, Final
 import torch
 
 from syncguard.stubs.loader import LayerReload, ShardLoader
-from syncguard.stubs.methods import Mxfp8SerializedMethod, UnquantizedMethod
+from syncguard.stubs.methods import UnquantizedMethod
 from syncguard.stubs.shards import Shard
 
 __all__ = ["Held", "StubLayer"]
 
 _BLOCK: Final = 32
-_DTYPES: Final = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +44,10 @@ class StubLayer(torch.nn.Module):
         method: How its matrices are treated; none for a layer without.
         matrices: Names of the parameters that products are made with.
         halved: Those of them whose rows are two halves, gate and up.
+
+    Attributes:
+        parts: The shards that it holds; also those that another layer loads, for a tied head.
+        first_row: Of the rank's part of a vocabulary.
     """
 
     def __init__(
@@ -61,14 +64,15 @@ class StubLayer(torch.nn.Module):
         self.path, self.kind = path, kind
         self.matrices, self.halved = matrices, halved
         self.quant_method = method
-        self.shards = list(shards)
+        self.shards = self.parts = list(shards)
         self.load_format = {row.name: row for row in held}
-        self.shapes = {row.name: row.shape for row in held if row.name in matrices}
+        self.others = tuple(row.name for row in held if row.name not in matrices)
         self.loaders: dict[str, ShardLoader] = {}
         for row in held:
             self._hold(row.name, torch.empty(row.shape, dtype=row.dtype), row.buffer)
         if method is not None and method.grid == "mxfp8":
-            self._prepare_scales(isinstance(method, Mxfp8SerializedMethod))
+            self._prepare_scales(method.serialized)
+        self.first_row = 0
         self.reload = LayerReload(self)
 
     @property
@@ -105,10 +109,23 @@ class StubLayer(torch.nn.Module):
         found: dict[str, torch.Tensor] = {}
         if self.kernel is not None:
             found.update(self.kernel.operands(self))
-        for name in self.load_format:
-            if name not in self.matrices and not name.endswith("_scale_inner"):
-                found.setdefault(name, getattr(self, name).data)
+        for name in self.others:
+            found[name] = getattr(self, name).data
         return found
+
+    def absorbed_by(self) -> Any:
+        """The attention layer that computes with this layer's weight in its place, if any."""
+        attention = (other for other in self.reload.dependents if other.kind == "attention")
+        return next(attention, None)
+
+    def derives_from(self) -> Any:
+        """The layer whose parameters the kernel derives its tensors from."""
+        return self
+
+    def lookup(self, operands: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The matrix of an embedding, float32."""
+        weight: torch.Tensor = self.kernel.weight(operands, self, "weight")
+        return weight
 
     def product(
         self, operands: Mapping[str, torch.Tensor], x: torch.Tensor, matrix: str = "weight"
@@ -127,7 +144,7 @@ class StubLayer(torch.nn.Module):
 
     def _prepare_scales(self, serialized: bool) -> None:
         for matrix in self.matrices:
-            shape = self.shapes[matrix]
+            shape = self.load_format[matrix].shape
             scales = Held(f"{matrix}_scale", (*shape[:-1], shape[-1] // _BLOCK), torch.uint8)
             self._hold(scales.name, torch.empty(scales.shape, dtype=scales.dtype), buffer=False)
             if serialized:

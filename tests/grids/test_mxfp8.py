@@ -8,12 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from syncguard.grids import SCALE_RULES, dequantize, quantize, quantize_and_compare, reference
+from syncguard.grids import (
+    SCALE_RULES,
+    canary,
+    dequantize,
+    quantize,
+    quantize_and_compare,
+    reference,
+)
 from syncguard.grids.formats import BF16, FP32
 from tests.grids.helpers import (
     DATA,
     INSTALLED,
     LARGEST_BF16,
+    as_bytes,
     assert_same_bytes,
     blocks_with_every_maximum,
     both_backends,
@@ -102,11 +110,18 @@ def test_every_element_under_every_scale_dequantizes_as_specified(
 
 
 @both_backends
-def test_zero_blocks_under_every_scale_dequantize_to_zeros(backend: Backend) -> None:
-    elements = torch.tensor([0x00, 0x80] * 16, dtype=torch.uint8).repeat(255, 1)
-    scales = torch.arange(255, dtype=torch.uint8)[:, None]
-    values = dequantize(elements, scales, backend=backend)
-    assert to_bits(values).tolist() == [[0x0000, 0x8000] * 16] * 255
+@pytest.mark.parametrize(("dtype", "target"), TARGETS)
+def test_blocks_of_one_element_under_every_scale(
+    dtype: torch.dtype, target: NumberFormat, backend: Backend
+) -> None:
+    # Blocks of zeros and of E4M3 subnormals have a branch of their own.
+    codes = torch.tensor([0x00, 0x80, 0x01, 0x87, 0x08, 0x7F, 0xFE], dtype=torch.uint8)
+    elements = codes.repeat_interleave(32).repeat(256, 1)
+    scales = torch.arange(256, dtype=torch.uint8)[:, None].expand(-1, len(codes))
+    values = to_bits(dequantize(elements, scales, dtype, backend=backend))
+    for scale, row in enumerate(values.view(256, len(codes), 32).tolist()):
+        for code, block in zip(codes.tolist(), row, strict=True):
+            assert block == [reference.dequantize_element(code, scale, target)] * 32
 
 
 @both_backends
@@ -213,6 +228,25 @@ def test_flushing_denormals_changes_nothing(backend: Backend) -> None:
     assert torch.equal(to_bits(values), to_bits(flushed))
 
 
+def test_default_dtype_and_device_do_not_matter() -> None:
+    from syncguard.grids import _torch_kernels
+
+    elements, scales = quantize(canary()[:2])
+    values = dequantize(elements, scales, torch.float32)
+    _torch_kernels._dequantize_table.cache_clear()
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"):
+            weight = canary()[:2]
+            for backend in INSTALLED:
+                assert_same_bytes(quantize(weight, backend=backend), (elements, scales))
+                again = dequantize(elements, scales, torch.float32, backend=backend)
+                assert torch.equal(to_bits(again), to_bits(values))
+    finally:
+        torch.set_default_dtype(default)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_work_split_over_threads_is_the_same(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
@@ -229,3 +263,6 @@ def test_work_split_over_threads_is_the_same(
     assert_same_bytes(quantize(weight, backend="numba"), whole)
     assert torch.equal(to_bits(dequantize(*whole, backend="numba")), to_bits(values))
     assert quantize_and_compare(weight, *whole, backend="numba") == (0, 0)
+    flipped = as_bytes(whole[0]) ^ 0x80, whole[1] ^ 1
+    counts = weight.numel(), whole[1].numel()
+    assert quantize_and_compare(weight, *flipped, backend="numba") == counts

@@ -10,8 +10,7 @@ from jsonschema import Draft202012Validator
 from syncguard.errors import UsageError
 from syncguard.report import Report
 from syncguard.reporting import Listener, Ndjson, ReportFile, ReportFolder
-from tests.reports import a_report
-from tests.test_report import FAILED, SCHEMA
+from tests.reports import SCHEMA, STALE, a_report
 
 FILES = {"report.json", "report.txt", "verdicts.ndjson"}
 
@@ -25,10 +24,10 @@ def run(listener: Listener, report: Report) -> None:
 
 def test_ndjson_lines_satisfy_the_schema_of_a_verdict() -> None:
     out = io.StringIO()
-    run(Ndjson(out), a_report(FAILED))
+    run(Ndjson(out), a_report(STALE))
     schema = Draft202012Validator({"$ref": "#/$defs/verdict", "$defs": SCHEMA["$defs"]})
     lines = out.getvalue().splitlines()
-    assert len(lines) == len(a_report(FAILED).verdicts)
+    assert len(lines) == len(a_report(STALE).verdicts)
     for line in lines:
         schema.validate(json.loads(line))
 
@@ -48,9 +47,9 @@ def test_report_file_checks_its_path_before_the_run(tmp_path: Path) -> None:
 
 def test_report_folder_keeps_the_run(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "1"
-    run(ReportFolder(folder), a_report(FAILED))
+    run(ReportFolder(folder), a_report(STALE))
     assert {path.name for path in folder.iterdir()} == FILES
-    assert Report.from_json((folder / "report.json").read_text()) == a_report(FAILED)
+    assert Report.from_json((folder / "report.json").read_text()) == a_report(STALE)
     assert len((folder / "verdicts.ndjson").read_text().splitlines()) == 7
     text = (folder / "report.txt").read_text()
     assert text.startswith("syncguard ")
@@ -60,8 +59,8 @@ def test_report_folder_keeps_the_run(tmp_path: Path) -> None:
 
 def test_report_folder_writes_verdicts_as_they_come(tmp_path: Path) -> None:
     sink = ReportFolder(tmp_path)
-    sink.verdict(FAILED)
-    assert json.loads((tmp_path / "verdicts.ndjson").read_text())["check"] == FAILED.check
+    sink.verdict(STALE)
+    assert json.loads((tmp_path / "verdicts.ndjson").read_text())["check"] == STALE.check
     sink.close()
 
 
@@ -69,7 +68,7 @@ def test_an_earlier_run_is_replaced_and_never_mixed_with_the_new_one(tmp_path: P
     run(ReportFolder(tmp_path), a_report())
     sink = ReportFolder(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == FILES  # until there is something new
-    sink.verdict(FAILED)
+    sink.verdict(STALE)
     sink.close()
     assert [path.name for path in tmp_path.iterdir()] == ["verdicts.ndjson"]
     assert len((tmp_path / "verdicts.ndjson").read_text().splitlines()) == 1
@@ -120,10 +119,10 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
             self._file.close()
 
     sink = ReportFolder(tmp_path)
-    sink.verdict(FAILED)
+    sink.verdict(STALE)
     whole = (tmp_path / "verdicts.ndjson").read_bytes()
     sink._stream = Full(sink._stream)  # type: ignore[arg-type, assignment]
     with pytest.raises(UsageError, match=r"verdicts.ndjson': No space left"):
-        sink.verdict(FAILED)
+        sink.verdict(STALE)
     assert (tmp_path / "verdicts.ndjson").read_bytes() == whole
     sink.close()

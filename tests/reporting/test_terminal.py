@@ -7,8 +7,7 @@ from rich.console import Console
 from syncguard.report import Report
 from syncguard.reporting import Terminal
 from syncguard.verdict import Status
-from tests.reporting.test_text import ERRED, STALE
-from tests.reports import a_report
+from tests.reports import ERRED, STALE, a_report
 
 ESCAPE = "\x1b["
 

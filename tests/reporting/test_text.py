@@ -7,30 +7,8 @@ from syncguard.conditions import CORE_CONDITIONS
 from syncguard.observations import StepReport
 from syncguard.report import Environment, Report, SyncSummary
 from syncguard.reporting.text import plain_text
-from syncguard.verdict import Coverage, Reason, Status, Verdict, explain
-from tests.reports import a_pass, a_report
-
-STALE = Verdict(
-    "C3",
-    "exact probe",
-    Status.FAIL,
-    explain(
-        "the serving path computes with old weights",
-        where="lm_head.weight [512, 128], rank 0",
-        expected="the values of version 2",
-        got="those of version 1",
-        cause="a prepacked copy that was not rebuilt",
-        todo="rebuild it after the last bucket, or restart the engine until it is",
-    ),
-    subject="lm_head.weight",
-    measured=65536,
-    bound=0,
-    coverage=Coverage(15, 15, 589_824, 589_824),
-    cost_s=0.25,
-    sync=2,
-    evidence=(("first difference", "row 3"),),
-)
-ERRED = Verdict("C6", "kl", Status.NOT_RUN, "ValueError: [1]", Reason.ERROR, sync=1)
+from syncguard.verdict import Coverage, Reason, Status, Verdict
+from tests.reports import ERRED, STALE, a_pass, a_report
 
 
 def lines(report: Report, strict: bool = False) -> list[str]:
@@ -64,7 +42,7 @@ def test_a_failure_is_told_in_full() -> None:
         "likely cause a prepacked copy that was not rebuilt",
         "what to do rebuild it after the last bucket, or restart the engine until it is",
         "measured 65536 (bound 0)",
-        "first difference row 3",
+        "evidence first difference: row 3",
     ):
         assert said in text
 
@@ -79,6 +57,23 @@ def test_the_same_answer_in_several_syncs_is_told_once() -> None:
     assert text.count("ValueError: [1]") == 1
     assert "| syncs 1, 3" in text
     assert "other" in text
+
+
+def test_an_answer_that_differs_in_numbers_only_tells_the_other_measurements() -> None:
+    later = replace(
+        STALE, sync=3, measured=512, message=STALE.message.replace("version 1", "version 2")
+    )
+    text = squeezed(plain_text(a_report(STALE, later)))
+    assert text.count("likely cause") == 1
+    assert "measured 65536 (bound 0)" in text
+    assert "at sync 3 512 (bound 0)" in text
+    assert "| syncs 2, 3" in text
+
+
+def test_another_subject_or_another_cause_is_told_apart() -> None:
+    other = replace(STALE, subject="model.norm.weight")
+    another = replace(STALE, message=STALE.message.replace("prepacked", "swizzled"))
+    assert plain_text(a_report(STALE, other, another)).count("likely cause") == 3
 
 
 def test_a_check_without_a_message_is_told_of_as_such() -> None:
@@ -151,7 +146,11 @@ def test_syncs_tell_versions_sizes_and_what_the_step_changed() -> None:
 
 
 def test_the_environment_has_a_line_for_each_side() -> None:
-    environment: Environment = {"torch": "2", "learner": {"torchao": "0.18"}, "engine": {"a": {"b": "c"}}}
+    environment: Environment = {
+        "torch": "2",
+        "learner": {"torchao": "0.18"},
+        "engine": {"a": {"b": "c"}},
+    }
     found = [line.split() for line in lines(replace(a_report(), environment=environment))[1:4]]
     assert found == [["run", "torch", "2"], ["learner", "torchao", "0.18"], ["engine", *"abc"]]
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from syncguard.errors import UsageError
+from syncguard.errors import Unsupported, UsageError
 from syncguard.observations import (
     EngineLayer,
     GraphReads,
@@ -75,6 +75,7 @@ class VllmEngine:
         self._path = path
         self._quantization = quantization
         self._record: SyncRecord | None = None
+        self._broken = ""
         self._staged: list[tuple[str, torch.Tensor]] = []
         self._llm = _start(checkpoint, quantization, load_format, seed)
         worker = self._llm.llm_engine.model_executor.driver_worker.worker
@@ -224,8 +225,19 @@ class VllmEngine:
             prompt_logprobs=0,
         )
         requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+        if self._broken:
+            raise Unsupported(self._broken)
+        try:
+            answers = self._llm.generate(requests, params, use_tqdm=False)
+        except BaseException as error:
+            # Its scheduler keeps the failed requests and runs them again without end.
+            self._broken = (
+                "an earlier request ended in an error, after which an engine in process does not "
+                f"answer any more ({type(error).__name__}: {error})"
+            )
+            raise
         results = []
-        for answer in self._llm.generate(requests, params, use_tqdm=False):
+        for answer in answers:
             sampled = answer.outputs[0]
             sequence = [*answer.prompt_token_ids, *sampled.token_ids]
             given = [*(answer.prompt_logprobs or [])[1:], *(sampled.logprobs or [])]

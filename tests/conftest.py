@@ -1,0 +1,25 @@
+import os
+import sys
+
+import pytest
+
+from syncguard.cli import main
+from tests.commands import Ran, Run
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command of syncguard in this process, at a terminal width of 80."""
+
+    def call(*arguments: str) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["syncguard", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        code = end.value.code
+        assert isinstance(code, int)
+        return Ran(code, *capsys.readouterr())
+
+    # Another test in this process may have imported vLLM.
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    monkeypatch.setenv("COLUMNS", "80")
+    return call
