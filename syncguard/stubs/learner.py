@@ -29,6 +29,7 @@ _BATCH: Final = (4, 12)
 _OBSERVED_TOKENS: Final = 4
 _TIED_HEAD: Final = "lm_head.weight"
 _EMBEDDING: Final = "model.embed_tokens.weight"
+_DRAFT: Final = "mtp.fc.weight"
 _BALANCE_RATE: Final = 1e-3
 """How far a step moves a correction bias towards balanced experts."""
 _KV_MARGIN: Final = 2 / 448
@@ -170,6 +171,8 @@ class StubLearner:
         use = self._use("forward")
         with torch.no_grad():
             self._run(use, torch.arange(_OBSERVED_TOKENS)[None] % self.topology.vocab)
+            if self.topology.draft == "synced":
+                use.product(self._weights[_EMBEDDING][:1], _DRAFT)
         rows = []
         for name, spec in self._specs.items():
             low = name in use.used and name in use.quantized
@@ -278,7 +281,7 @@ class StubLearner:
         advantages = torch.randn(_BATCH[0], 1, generator=generator)
         loss = -(advantages * token_logprobs(self._run(use, tokens), tokens)).mean()
         if self.topology.draft == "synced":
-            loss = loss + use.product(leaves[_EMBEDDING], "mtp.fc.weight").square().mean()
+            loss = loss + use.product(leaves[_EMBEDDING], _DRAFT).square().mean()
         loss.backward()  # type: ignore[no-untyped-call]
         gradients = [
             torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves.values()

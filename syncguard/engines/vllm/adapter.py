@@ -268,10 +268,12 @@ def _start(checkpoint: Path, quantization: str, load_format: str, seed: int) -> 
             ) from error
         from vllm.config import WeightTransferConfig
 
+        from syncguard.engines.vllm.compat import tolerate_llvmlite
         from syncguard.engines.vllm.plugin import register
         from syncguard.engines.vllm.transport import BACKEND
 
         register()
+        tolerate_llvmlite()
         return LLM(
             str(checkpoint),
             quantization=None if quantization == "none" else quantization,
