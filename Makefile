@@ -58,7 +58,7 @@ lint: $(STAMP)
 	@$(BIN)/mypy
 
 test: lint
-	@$(BIN)/pytest -n $(WORKERS) $(ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 bench: $(STAMP)
 	@set -e; for script in benchmarks/[!_]*.py; do echo "$$script"; $(BIN)/python "$$script"; done

@@ -14,6 +14,9 @@ __all__ = ["import_torchao", "import_transformers", "quiet"]
 _NOISY = {
     # CUDA libraries of a build for another machine; the emulated recipe needs none of them.
     "torchao": "Failed to load",
+    # Kernels for other devices, which nothing here asks for.
+    "torchao.kernel.intmm": "Detected no triton",
+    "torch._library.triton": "Triton not available",
     # torchao registers enums in a way that recent torch calls deprecated.
     "torch.utils._pytree": "is an Enum subclass",
 }

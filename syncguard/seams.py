@@ -12,9 +12,9 @@ __all__ = ["SEAM_NAMES", "Seam", "Seams"]
 SEAM_NAMES: Final = (
     "admit",  # may the engine serve now
     "backend",  # which kernel a module gets (build)
-    "backup",  # which tensors a pause keeps
+    "backup",  # which tensors a pause keeps aside
     "begin",  # open a session
-    "cache",  # read, fill and reset each of the engine's caches
+    "cache",  # find, keep and reset, of each of the engine's caches
     "exclusion",  # is a module left unquantized (build)
     "export",  # the learner's iterator of weights
     "finish",  # close a session
@@ -24,6 +24,8 @@ SEAM_NAMES: Final = (
     "graph",  # capture
     "init",  # the learner takes a checkpoint (build)
     "kernel",  # one product of the serving path
+    "level",  # second-level scales, before anything is derived from them
+    "load",  # one rank takes one weight
     "loader",  # write one shard into its parameter
     "observe",  # each observation
     "placement",  # which slots hold an expert
@@ -31,14 +33,14 @@ SEAM_NAMES: Final = (
     "process",  # the method's: quantize, then the kernel's
     "quantizer",  # from the model's dtype to the grid
     "receive",  # one rank takes one bucket
+    "route",  # which parameters a name goes to, on one rank
     "send",  # one bucket
-    "serve",  # embed, run the layers, give logits
-    "sleep",
+    "sleep",  # release memory
     "stage",  # where incoming shards are written
     "step",  # the learner's optimizer step
     "storage",  # keep one derived tensor
-    "version",  # what version the engine reports
-    "wake",
+    "version",  # commit a version, and report it
+    "wake",  # take memory again
 )
 """Names of seams that an engine or a learner may offer; sites are named after what they serve."""
 

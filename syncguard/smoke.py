@@ -1,5 +1,6 @@
 """The smoke check: a learner, an engine, a few syncs, every check after each."""
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ __all__ = ["Interrupted", "SmokeOptions", "run_smoke"]
 _PATTERNS: Final = (0xA5, 0x5A)
 _LEARNING_RATE: Final = 1e-6
 _BUCKETS: Final = 8
+_BYTES: Final = 2  # of a weight on the wire, in bf16
+_PREPARATIONS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +64,6 @@ class Interrupted(SyncguardError):
         self.report = report
 
 
-@dataclass(slots=True)
-class _Progress:
-    listener: Listener
-    total: int
-    done: int = 0
-
-    def step(self, text: str) -> None:
-        self.listener.step(text, self.done, self.total)
-        self.done += 1
-
-
 def run_smoke(options: SmokeOptions, listener: Listener) -> Report:
     """Run the smoke check.
 
@@ -83,75 +75,82 @@ def run_smoke(options: SmokeOptions, listener: Listener) -> Report:
         UsageError: The request cannot be carried out as given.
         Interrupted: The user stopped the run.
     """
-    environment: dict[str, Environment | str] = {}
-    syncs: list[SyncSummary] = []
-    verdicts: list[Verdict] = []
+    run = _Run(options, listener)
     try:
-        _run(options, listener, environment, syncs, verdicts)
+        run.prepare_and_judge()
     except KeyboardInterrupt:
-        partial = Report(environment, tuple(syncs), tuple(verdicts), interrupted=True)
-        raise Interrupted(partial) from None
-    report = Report(environment, tuple(syncs), tuple(verdicts))
+        raise Interrupted(run.report(interrupted=True)) from None
+    report = run.report()
     listener.finished(report)
     return report
 
 
-def _run(
-    options: SmokeOptions,
-    listener: Listener,
-    environment: dict[str, Environment | str],
-    syncs: list[SyncSummary],
-    verdicts: list[Verdict],
-) -> None:
-    progress = _Progress(listener, total=3 + options.syncs)
-    progress.step(f"preparing {options.model}")
-    checkpoint = resolve_model(options.model, _cache_dir(), quantization=options.quantization)
-    progress.step("starting the engine")
-    engine = make_engine(
-        options.engine, checkpoint, options.quantization, options.path, options.seed
-    )
-    progress.step("building the learner")
-    learner = make_learner(checkpoint, options.quantization, options.seed)
-    environment.update(_environment(options, checkpoint, learner, engine))
-    guard = Guard(
-        learner,
-        engine,
-        _Collector(listener, verdicts),
-        vocabulary=checkpoint.config["vocab_size"],
-        seed=options.seed,
-    )
-    limit = _bucket_bytes(options, learner)
-    for number in range(1, options.syncs + 1):
-        again = number == options.syncs and number > 1
-        step: StepReport | None = None
-        what = "the learner's weights"
-        if again:
-            what = "the same weights again"
-        elif number > 1:
-            step = learner.step(_LEARNING_RATE)
-            what = "after one optimizer step"
-        progress.step(f"sync {number} of {options.syncs}: {what}")
-        pattern = None if again else _PATTERNS[(number - 1) % len(_PATTERNS)]
-        summary, _ = guard.sync(
-            bucket_bytes=limit, poison=pattern, same_weights=again, what=what, step=step
+class _Run:
+    """One run: the listener of its own guard, so that an interrupted run keeps its verdicts."""
+
+    def __init__(self, options: SmokeOptions, listener: Listener) -> None:
+        self._options = options
+        self._listener = listener
+        self._environment: dict[str, Environment | str] = {}
+        self._syncs: list[SyncSummary] = []
+        self._verdicts: list[Verdict] = []
+        self._done = 0
+
+    def report(self, *, interrupted: bool = False) -> Report:
+        return Report(
+            self._environment, tuple(self._syncs), tuple(self._verdicts), interrupted=interrupted
         )
-        syncs.append(summary)
-
-
-@dataclass(frozen=True, slots=True)
-class _Collector:
-    listener: Listener
-    verdicts: list[Verdict]
 
     def step(self, text: str, done: int, total: int) -> None:
-        self.listener.step(text, done, total)
+        self._listener.step(text, done, total)
 
     def verdict(self, verdict: Verdict) -> None:
-        self.verdicts.append(verdict)
-        self.listener.verdict(verdict)
+        self._verdicts.append(verdict)
+        self._listener.verdict(verdict)
 
     def finished(self, report: Report) -> None:
-        self.listener.finished(report)
+        self._listener.finished(report)
+
+    def prepare_and_judge(self) -> None:
+        options = self._options
+        self._advance(f"preparing {options.model}")
+        checkpoint = resolve_model(options.model, _cache_dir(), quantization=options.quantization)
+        self._advance("starting the engine")
+        engine = make_engine(
+            options.engine, checkpoint, options.quantization, options.path, options.seed
+        )
+        try:
+            self._judge(checkpoint, engine)
+        finally:
+            engine.close()
+
+    def _judge(self, checkpoint: Checkpoint, engine: Engine) -> None:
+        options = self._options
+        self._advance("building the learner")
+        learner = make_learner(checkpoint, options.quantization, options.seed)
+        self._environment.update(_environment(options, checkpoint, learner, engine))
+        vocabulary = checkpoint.config["vocab_size"]
+        guard = Guard(learner, engine, self, vocabulary=vocabulary, seed=options.seed)
+        limit = _bucket_bytes(options, checkpoint)
+        for number in range(1, options.syncs + 1):
+            again = number == options.syncs and number > 1
+            step: StepReport | None = None
+            what = "the learner's weights"
+            if again:
+                what = "the same weights again"
+            elif number > 1:
+                step = learner.step(_LEARNING_RATE)
+                what = "after one optimizer step"
+            self._advance(f"sync {number} of {options.syncs}: {what}")
+            pattern = None if again else _PATTERNS[(number - 1) % len(_PATTERNS)]
+            summary, _ = guard.sync(
+                bucket_bytes=limit, poison=pattern, same_weights=again, what=what, step=step
+            )
+            self._syncs.append(summary)
+
+    def _advance(self, text: str) -> None:
+        self.step(text, self._done, _PREPARATIONS + self._options.syncs)
+        self._done += 1
 
 
 def _cache_dir() -> Path:
@@ -160,10 +159,10 @@ def _cache_dir() -> Path:
     return Path(base) / "syncguard" / "models"
 
 
-def _bucket_bytes(options: SmokeOptions, learner: Learner) -> int:
+def _bucket_bytes(options: SmokeOptions, checkpoint: Checkpoint) -> int:
     if options.bucket_mib is not None:
         return max(1, int(options.bucket_mib * 2**20))
-    total = sum(tensor.numel() * tensor.element_size() for _, tensor in learner.weights())
+    total = sum(_BYTES * math.prod(entry.shape) for entry in checkpoint.tensors.values())
     return max(1, total // _BUCKETS)
 
 

@@ -42,8 +42,17 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+_ENVIRONMENT = {
+    # Threads that spin while they wait take the cores of the engine beside them.
+    "OMP_WAIT_POLICY": "passive",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+}
+
+
 def main() -> NoReturn:
     """Run a command, and end the process with its exit code."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)  # read when torch is imported
     try:
         app(prog_name="syncguard")
     except SystemExit as end:

@@ -66,7 +66,7 @@ class TransformersLearner:
         """Names and versions of what the learner computes with."""
         libraries = ["torch", "transformers"]
         found = {
-            "learner": "transformers",
+            "name": "transformers",
             "architecture": self.checkpoint.architecture,
             "quantization": self.quantization,
             "device": "cpu",

@@ -4,7 +4,14 @@ from syncguard.stubs.engine import NotServing, StubEngine
 from syncguard.stubs.learner import StubLearner
 from syncguard.stubs.topology import Topology
 
-__all__ = ["NotServing", "StubEngine", "StubLearner", "Topology", "make_stub_engine", "make_stub_learner"]
+__all__ = [
+    "NotServing",
+    "StubEngine",
+    "StubLearner",
+    "Topology",
+    "make_stub_engine",
+    "make_stub_learner",
+]
 
 
 def make_stub_engine(topology: Topology | None = None, *, seed: int = 0) -> StubEngine:

@@ -47,7 +47,7 @@ class AttentionKernel(PlainKernel):
         weight, *scales = source.kernel.canonical(source, "weight").values()
         if scales:
             weight = dequantize(weight, scales[0])
-        parts = weight.unflatten(0, (-1, 2, self._head_dim))
+        parts = torch.unflatten(weight, 0, (-1, 2, self._head_dim))
         return {"w_kc": parts[:, 0].contiguous(), "w_vc": parts[:, 1].contiguous()}
 
     def process_weights_after_loading(self, layer: Any) -> None:
@@ -106,8 +106,7 @@ class AttentionLayer(StubLayer):
     def rotary(self) -> torch.Tensor:
         """The rotary table: a buffer of the layer, or the module's for this head width."""
         if "cos_sin_cache" in self._buffers:
-            table: torch.Tensor = self.cos_sin_cache
-            return table
+            return self.get_buffer("cos_sin_cache")
         key = str(self.head_dim)
         if _ROPE_TABLES.get(key) is None:
             _ROPE_TABLES[key] = rope_table(self.head_dim)

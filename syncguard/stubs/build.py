@@ -156,7 +156,7 @@ class _Builder:
         if not self._topology.tied:
             self._linear("lm_head", [("lm_head", "", vocab, hidden)], kind="head")
             return
-        embedding = self.rank.get_submodule("model.embed_tokens")
+        embedding = self._layers[0]
         head = self._linear("lm_head", [("lm_head", "", vocab, hidden)], kind="head")
         head.shards = []
         embedding.reload.dependents.append(head)

@@ -20,14 +20,17 @@ from syncguard.observations import (
     Unreadable,
     WeightPrint,
 )
+from syncguard.seams import Seams
 from syncguard.stubs import observe
 from syncguard.stubs.build import StubRank, build_rank
 from syncguard.stubs.config import QuantConfig
+from syncguard.stubs.engine_seams import engine_seams
 from syncguard.stubs.generation import Server
 from syncguard.stubs.graph import capture
 from syncguard.stubs.memory import CACHES, Memory
+from syncguard.stubs.rebalancing import rebalance
 from syncguard.stubs.session import Receiver
-from syncguard.stubs.topology import Topology, WeightSpec, weight_specs
+from syncguard.stubs.topology import Topology, weight_specs
 from syncguard.stubs.weights import initial_weights
 
 __all__ = ["NotServing", "StubEngine"]
@@ -75,12 +78,11 @@ class StubEngine:
             Server(topology, self.ranks[first : first + count])
             for first in range(0, len(self.ranks), count)
         ]
-        self.memory = Memory(self.ranks)
+        self.memory = Memory(self.ranks, self.prefix)
         self._record: SyncRecord | None = None
         self._failed = ""
         self._asleep = 0
         self._version = ""
-        self._turn = 0
         with torch.no_grad():
             self._load_initial()
         if topology.graph:
@@ -142,7 +144,7 @@ class StubEngine:
         """
         record = self._opened()
         record.unfolded = [
-            f"{self._prefix(receiver.rank)}{path}"
+            f"{self.prefix(receiver.rank)}{path}"
             for receiver in self.receivers
             for path in receiver.partial()
         ]
@@ -184,6 +186,20 @@ class StubEngine:
         """Capture the decoding forward of each replica: it reads these storages from now on."""
         for server in self.servers:
             server.decode_read = capture(server.ranks)
+
+    def rebalance(self, seed: int) -> None:
+        """Place experts in other slots, each in at least one; what is served stays the same."""
+        with torch.no_grad():
+            for server in self.servers:
+                rebalance(server.ranks, seed)
+
+    def seams(self) -> Seams:
+        """Where a fault can be armed on the engine's side."""
+        return engine_seams(self)
+
+    def prefix(self, rank: StubRank) -> str:
+        """What the paths of one rank begin with; empty if there is only one."""
+        return f"rank{rank.number}:" if len(self.ranks) > 1 else ""
 
     def reset_caches(self) -> None:
         """Give up what was computed for earlier requests."""
@@ -237,12 +253,12 @@ class StubEngine:
     def rederive(self) -> Sequence[Rederivation]:
         """See `syncguard.protocols.Engine`."""
         with torch.no_grad():
-            return observe.rederive(self.ranks, self._prefix)
+            return observe.rederive(self.ranks, self.prefix)
 
     def storage(self) -> Sequence[StoredTensor]:
         """See `syncguard.protocols.Engine`."""
         return [
-            replace(row, path=f"{self._prefix(rank)}{row.path}")
+            replace(row, path=f"{self.prefix(rank)}{row.path}")
             for rank in self.ranks
             for row in storage_of(rank, CACHES)
         ]
@@ -250,14 +266,13 @@ class StubEngine:
     def graph_reads(self) -> GraphReads:
         """See `syncguard.protocols.Engine`."""
         with StorageReads() as reads:
-            for _ in self.servers:
-                self.generate([[0, 1, 0]], tokens=2, seed=0)
+            self.generate([[0, 1, 0]] * len(self.servers), tokens=2, seed=0)
         return GraphReads(reads.paths(self.storage()), captured=self.topology.graph)
 
     def state(self) -> Mapping[str, int]:
         """See `syncguard.protocols.Engine`."""
         return {
-            f"{self._prefix(rank)}{path}": print_
+            f"{self.prefix(rank)}{path}": print_
             for rank in self.ranks
             for path, print_ in state_of(rank, CACHES).items()
         }
@@ -269,16 +284,20 @@ class StubEngine:
     def generate(
         self, prompts: Sequence[Sequence[int]], tokens: int, seed: int
     ) -> list[tuple[list[int], NDArray[np.float64]]]:
-        """See `syncguard.protocols.Engine`; replicas take turns.
+        """See `syncguard.protocols.Engine`; replicas take turns at prompts.
 
         Raises:
             NotServing: The engine must not serve now.
         """
         self.admit()
-        server = self.servers[self._turn % len(self.servers)]
-        self._turn += 1
+        results: dict[int, tuple[list[int], NDArray[np.float64]]] = {}
         with torch.no_grad():
-            return server.serve(prompts, tokens, seed, self._version)
+            for number, server in enumerate(self.servers):
+                rows = range(number, len(prompts), len(self.servers))
+                mine = [prompts[row] for row in rows]
+                answers = server.serve(mine, tokens, seed + number, self._version)
+                results.update(zip(rows, answers, strict=True))
+        return [results[row] for row in range(len(prompts))]
 
     def admit(self) -> None:
         """Let a request in.
@@ -301,13 +320,8 @@ class StubEngine:
             raise RuntimeError("no sync is open: begin() comes first")
         return self._record
 
-    def _prefix(self, rank: StubRank) -> str:
-        return f"rank{rank.number}:" if len(self.ranks) > 1 else ""
-
     def _load_initial(self) -> None:
         weights = initial_weights(self.topology, self._seed + 104_729)
         generator = torch.Generator().manual_seed(self._seed)
         for receiver in self.receivers:
             receiver.start(weights, generator)
-
-

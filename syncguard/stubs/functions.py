@@ -47,7 +47,7 @@ def on_grid(x: torch.Tensor) -> torch.Tensor:
     The same values as `syncguard.grids` gives, which takes over where a block's maximum is tiny,
     infinite, NaN or zero; in between this costs less.
     """
-    blocks = x.float().unflatten(-1, (-1, 32))
+    blocks = torch.unflatten(x.float(), -1, (-1, 32))
     bits = blocks.abs().amax(-1, keepdim=True).view(torch.int32)
     if not bits.numel():
         return x.float()
@@ -57,7 +57,7 @@ def on_grid(x: torch.Tensor) -> torch.Tensor:
     exponents = (bits >> 23) - 8 + ((bits & _FRACTION_BITS) > _LARGEST_FRACTION)
     scales = (exponents << 23).view(torch.float32)
     elements = (blocks / scales).to(torch.float8_e4m3fn)
-    return (elements.float() * scales).view(x.shape)
+    return torch.mul(elements.float(), scales).view(x.shape)
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -108,7 +108,7 @@ def attend(
         [batch, tokens, heads, value width] in the dtype of ``q``.
     """
     heads, keys = q.shape[2], k.shape[2]
-    grouped = q.float().unflatten(2, (keys, -1)).permute(0, 2, 3, 1, 4)
+    grouped = torch.unflatten(q.float(), 2, (keys, -1)).permute(0, 2, 3, 1, 4)
     scores = torch.matmul(grouped, k.float().permute(0, 2, 3, 1)[:, :, None]) * scale
     scores = scores.masked_fill(~mask[:, None, None], -torch.inf)
     if sinks is not None:
@@ -133,9 +133,7 @@ def fp8_cached(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return x + (rounded - x).detach() if x.requires_grad else rounded
 
 
-def route(
-    logits: torch.Tensor, correction: torch.Tensor | None, top_k: int
-) -> torch.Tensor:
+def route(logits: torch.Tensor, correction: torch.Tensor | None, top_k: int) -> torch.Tensor:
     """Shares of experts: sigmoid scores, selected after correction, normalized.
 
     Args:
@@ -153,11 +151,9 @@ def route(
     return shares / shares.sum(-1, keepdim=True)
 
 
-def swiglu(
-    gate: torch.Tensor, up: torch.Tensor, limit: torch.Tensor | float | None = None
-) -> torch.Tensor:
-    """``silu(gate) * up``, of clamped inputs if there is a limit."""
+def swiglu(gate: torch.Tensor, up: torch.Tensor, limit: torch.Tensor | None = None) -> torch.Tensor:
+    """``silu(gate) * up``, of clamped inputs if there is a limit [1]."""
     one, two = gate.float(), up.float()
     if limit is not None:
-        one, two = one.clamp(max=limit), two.clamp(min=-limit, max=limit)  # type: ignore[call-overload]
+        one, two = one.clamp(max=limit), two.clamp(min=-limit, max=limit)
     return (torch.nn.functional.silu(one) * two).to(gate.dtype)

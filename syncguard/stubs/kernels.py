@@ -99,12 +99,7 @@ class PlainKernel:
 
     def process_weights_after_loading(self, layer: Any) -> None:
         """Turn freshly loaded canonical parameters into what `compute` reads."""
-        for matrix in layer.matrices:
-            order = self.order(layer, matrix)
-            for name in self._components(matrix) if order else ():
-                parameter = getattr(layer, name).data
-                index = cached_order(order, parameter.shape[-2])
-                layer.rebind(name, parameter.index_select(-2, index))
+        self._reorder(layer)
         for name, fresh in self._derived(layer, cached_order).items():
             self.install(layer, name, fresh)
 
@@ -126,6 +121,10 @@ class PlainKernel:
             name: tensor.index_select(-2, inverse_order(order, tensor.shape[-2]))
             for name, tensor in found.items()
         }
+
+    def installed(self, layer: Any) -> list[str]:
+        """Names under which `install` is called for the layer."""
+        return list(self.held(layer))
 
     def rebuilt(self, layer: Any) -> list[torch.Tensor]:
         """All tensors that post-processing rebuilds, readable or not."""
@@ -151,7 +150,9 @@ class PlainKernel:
             found[matrix] = getattr(layer, f"{matrix}_twin" if twin else matrix).data
         return found
 
-    def compute(self, operands: _Operands, layer: Any, matrix: str, x: torch.Tensor) -> torch.Tensor:
+    def compute(
+        self, operands: _Operands, layer: Any, matrix: str, x: torch.Tensor
+    ) -> torch.Tensor:
         """``x @ weight.T``, rows of the weight in canonical order.
 
         Args:
@@ -189,6 +190,14 @@ class PlainKernel:
         halves = self.layout.rows in ("swap", "interleave")
         return self.layout.rows if not halves or matrix in layer.halved else ""
 
+    def _reorder(self, layer: Any) -> None:
+        for matrix in layer.matrices:
+            order = self.order(layer, matrix)
+            for name in self._components(matrix) if order else ():
+                parameter = getattr(layer, name).data
+                index = cached_order(order, parameter.shape[-2])
+                layer.rebind(name, parameter.index_select(-2, index))
+
     def _components(self, matrix: str) -> tuple[str, ...]:
         return (matrix,)
 
@@ -223,10 +232,20 @@ class Mxfp8Kernel(PlainKernel):
 
     def process_weights_after_loading(self, layer: Any) -> None:
         """Turn freshly loaded canonical parameters into what `compute` reads."""
-        if self.layout.two_level:
-            for matrix, fresh in self._levels(layer).items():
-                self.levels.setdefault(matrix, torch.empty_like(fresh)).copy_(fresh)
-        super().process_weights_after_loading(layer)
+        self._reorder(layer)
+        levels = self.take_levels(layer)
+        for name, fresh in self._derived(layer, cached_order, levels).items():
+            self.install(layer, name, fresh)
+
+    def take_levels(self, layer: Any) -> dict[str, torch.Tensor]:
+        """Read the second-level scales off freshly loaded ones, into those held before.
+
+        Returns:
+            Matrix to uint8 [..., halves]; empty if the layout has none.
+        """
+        for matrix, fresh in self._levels(layer).items():
+            self.levels.setdefault(matrix, torch.empty_like(fresh)).copy_(fresh)
+        return self.levels
 
     def held(self, layer: Any) -> dict[str, torch.Tensor]:
         """The readable derived tensors as they are."""
@@ -275,7 +294,7 @@ class Mxfp8Kernel(PlainKernel):
         weight = dequantize(elements, scales, torch.float32)
         if self.layout.two_level:
             level = operands[f"{matrix}_scale_level"]
-            parts = weight.unflatten(-2, (level.shape[-1], -1))
+            parts = torch.unflatten(weight, -2, (level.shape[-1], -1))
             weight = (parts * level[..., None, None]).view(weight.shape)
         return weight
 
@@ -303,8 +322,8 @@ class Mxfp8Kernel(PlainKernel):
                     scales = scales.index_select(-2, index)
                 found[f"{matrix}_scale_swizzled"] = _swizzled(scales)
             if self.layout.two_level:
-                level = (levels or self.levels)[matrix]
-                wide = scales.int().unflatten(-2, (level.shape[-1], -1))
+                level = (self.levels if levels is None else levels)[matrix]
+                wide = torch.unflatten(scales.int(), -2, (level.shape[-1], -1))
                 relative = (wide - level.int()[..., None, None] + _SCALE_BIAS).clamp(0, 254)
                 found[f"{matrix}_scale_relative"] = relative.to(torch.uint8).view(scales.shape)
                 found[f"{matrix}_scale_level"] = torch.exp2(level.float() - _SCALE_BIAS)
@@ -320,7 +339,7 @@ class Mxfp8Kernel(PlainKernel):
         for matrix in layer.matrices:
             scales = getattr(layer, f"{matrix}_scale").data
             parts = 2 if matrix in layer.halved else 1
-            found[matrix] = scales.unflatten(-2, (parts, -1)).amax((-2, -1))
+            found[matrix] = torch.unflatten(scales, -2, (parts, -1)).amax((-2, -1))
         return found
 
 
@@ -344,6 +363,11 @@ class PackedKernel(PlainKernel):
     def rebuilt(self, layer: Any) -> list[torch.Tensor]:
         """All tensors that post-processing rebuilds, readable or not."""
         return [_packed(layer)]
+
+    def installed(self, layer: Any) -> list[str]:
+        """Names under which `install` is called for the layer."""
+        del layer
+        return ["packed"]
 
     def hold(self, layer: Any, name: str, fresh: torch.Tensor) -> None:
         """Bind a closure over a new copy."""

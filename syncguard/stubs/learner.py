@@ -1,8 +1,6 @@
 """The stub of a learner: its forward runs on the MXFP8 grid of its low-precision weights."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -14,13 +12,12 @@ from syncguard.grids import dequantize, quantize
 from syncguard.learners.scoring import score, token_logprobs
 from syncguard.observations import LearnerLayer, StepReport, WeightPrint
 from syncguard.seams import Seam, Seams
-from syncguard.stubs.functions import on_grid
 from syncguard.stubs.policy import forward
-from syncguard.stubs.products import low_precision, product
 from syncguard.stubs.topology import Topology, WeightSpec, weight_specs
+from syncguard.stubs.usage import Recipe, Use, UsedGrid
 from syncguard.stubs.weights import Masters, initial_weights
 
-__all__ = ["LOGPROB_MODES", "Recipe", "StubLearner"]
+__all__ = ["LOGPROB_MODES", "StubLearner"]
 
 LOGPROB_MODES: Final = ("forward", "dequantized", "float32", "model")
 
@@ -34,86 +31,6 @@ _BALANCE_RATE: Final = 1e-3
 """How far a step moves a correction bias towards balanced experts."""
 _KV_MARGIN: Final = 2 / 448
 """A cache scale over the largest key or value of the last batch."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Grid:
-    elements: torch.Tensor
-    scales: torch.Tensor
-    values: torch.Tensor
-
-
-class Recipe:
-    """Which modules the learner keeps in its dtype.
-
-    Args:
-        topology: Of the model.
-    """
-
-    def __init__(self, topology: Topology) -> None:
-        self.quantization = topology.quantization
-
-    def is_excluded(self, module: str) -> bool:
-        """Whether a module stays in the model's dtype.
-
-        Args:
-            module: Its name in checkpoint layout, such as ``model.layers.0.mlp.gate_proj``.
-        """
-        kept = r"(.*\.embed_tokens|lm_head|.*\.mlp\.gate)"
-        return self.quantization == "none" or re.fullmatch(kept, module) is not None
-
-
-@dataclass(slots=True)
-class _Use:
-    """How one forward uses the weights; see `syncguard.stubs.policy.Weights`.
-
-    ``quantized`` holds the weights of low-precision products, ``rounds`` tells whether activations
-    are rounded too, ``used`` collects names.
-    """
-
-    plain: Mapping[str, torch.Tensor]
-    quantized: Mapping[str, _Grid]
-    dtype: torch.dtype
-    rounds: bool
-    used: set[str] = field(default_factory=set)
-
-    def value(self, name: str) -> torch.Tensor:
-        grid = self.quantized.get(name)
-        self.used.add(name)
-        if grid is None:
-            plain = self.plain[name]
-            return plain.to(self.dtype) if plain.dtype == torch.bfloat16 else plain
-        plain = self.plain[name]
-        values = grid.values.to(self.dtype)
-        # The gradient passes the rounding unchanged.
-        return plain + (values - plain).detach() if plain.requires_grad else values
-
-    def product(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        grid = self.quantized.get(name)
-        if grid is None or not self.rounds:
-            return product(x, self.value(name))
-        self.used.add(name)
-        rows = x.flatten(0, -2)
-        rounded = on_grid(rows.detach())
-        if not torch.is_grad_enabled():
-            out = torch.nn.functional.linear(rounded, grid.values)
-        else:
-            out = low_precision(rows, self.plain[name], rounded, grid.values)
-        return out.unflatten(0, x.shape[:-1])
-
-    def products(self, x: torch.Tensor, names: list[str]) -> torch.Tensor:
-        grids = [self.quantized.get(name) for name in names]
-        held = [grid for grid in grids if grid is not None]
-        if len(held) < len(names) or not self.rounds:
-            return torch.stack(
-                [self.product(part, name) for part, name in zip(x, names, strict=True)]
-            )
-        self.used.update(names)
-        values, rounded = torch.stack([grid.values for grid in held]), on_grid(x.detach())
-        if not torch.is_grad_enabled():
-            return torch.matmul(rounded, values.mT)
-        plain = torch.stack([self.plain[name] for name in names])
-        return low_precision(x, plain, rounded, values)
 
 
 class StubLearner:
@@ -145,7 +62,7 @@ class StubLearner:
         self._weights = self.load_checkpoint(self._checkpoint)
         self._masters: Masters | None = None
         self._steps = 0
-        self._grids: tuple[tuple[object, ...], dict[str, _Grid]] | None = None
+        self._grids: tuple[tuple[object, ...], dict[str, UsedGrid]] | None = None
 
     def load_checkpoint(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Copy a checkpoint, buffers included."""
@@ -324,7 +241,7 @@ class StubLearner:
             self._masters = Masters(weights, self._seed)
         return self._masters
 
-    def _quantized(self) -> dict[str, _Grid]:
+    def _quantized(self) -> dict[str, UsedGrid]:
         """The grids of low-precision weights, made again when anything they come from changed."""
         key: tuple[object, ...] = (
             *(tensor._version for tensor in self._weights.values()),
@@ -333,18 +250,23 @@ class StubLearner:
             vars(self.recipe).get("is_excluded"),
         )
         if self._grids is None or self._grids[0] != key:
-            self._grids = key, {
-                name: self._grid(name) for name, spec in self._specs.items() if self._is_low(spec)
-            }
+            self._grids = (
+                key,
+                {
+                    name: self._grid(name)
+                    for name, spec in self._specs.items()
+                    if self._is_low(spec)
+                },
+            )
         return self._grids[1]
 
     def _is_low(self, spec: WeightSpec) -> bool:
         matrix = spec.name.endswith(".weight") and len(spec.shape) == 2
         return matrix and not self.recipe.is_excluded(spec.name.removesuffix(".weight"))
 
-    def _grid(self, name: str) -> _Grid:
+    def _grid(self, name: str) -> UsedGrid:
         elements, scales = self.quantize(name, self._weights[name])
-        return _Grid(elements, scales, dequantize(elements, scales, torch.float32))
+        return UsedGrid(elements, scales, dequantize(elements, scales, torch.float32))
 
     def _print(self, name: str, tensors: Mapping[str, torch.Tensor]) -> WeightPrint:
         first = next(iter(tensors.values()))
@@ -359,12 +281,12 @@ class StubLearner:
             nbytes=sum(tensor.nbytes for tensor in tensors.values()),
         )
 
-    def _use(self, mode: str) -> _Use:
+    def _use(self, mode: str) -> Use:
         grids = {} if mode == "model" else self._quantized()
         dtype = torch.float32 if mode == "float32" else torch.bfloat16
-        return _Use(self._weights, grids, dtype, rounds=mode == "forward")
+        return Use(self._weights, grids, dtype, rounds=mode == "forward")
 
-    def _run(self, use: _Use, tokens: torch.Tensor) -> torch.Tensor:
+    def _run(self, use: Use, tokens: torch.Tensor) -> torch.Tensor:
         return forward(self.topology, use, tokens)
 
     def _calibrate(self, generator: torch.Generator) -> None:

@@ -1,6 +1,6 @@
 """Pausing an engine: its memory is released, and what a sync does not bring is kept aside."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
@@ -20,10 +20,11 @@ class Memory:
 
     Args:
         ranks: Of all replicas.
+        prefix: What a rank's paths begin with.
     """
 
-    def __init__(self, ranks: Sequence[StubRank]) -> None:
-        self._ranks = ranks
+    def __init__(self, ranks: Sequence[StubRank], prefix: Callable[[StubRank], str]) -> None:
+        self._ranks, self._prefix = ranks, prefix
         self._aside: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -31,7 +32,7 @@ class Memory:
         for rank in self._ranks:
             for path, _, tensor in reachable_tensors(rank, CACHES):
                 if tensor.numel():
-                    yield f"rank{rank.number}:{path}", tensor
+                    yield f"{self._prefix(rank)}{path}", tensor
 
     def release(self, level: int) -> None:
         """Keep aside what must last, then let everything turn into noise, where it is.
@@ -43,13 +44,18 @@ class Memory:
         self._aside = [
             (tensor, tensor.detach().clone())
             for path, tensor in self.tensors()
-            if tensor.untyped_storage().data_ptr() not in carried and self.keeps(path, tensor)
+            if _storage(tensor) not in carried and self.keeps(path, tensor)
         ]
         generator = torch.Generator().manual_seed(_RELEASED_SEED)
-        storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for _, t in self.tensors()}
+        storages = {_storage(t): t.untyped_storage() for _, t in self.tensors()}
         for storage in storages.values():
             octets = torch.empty(0, dtype=torch.uint8).set_(storage)
             octets.random_(0, 256, generator=generator)
+
+    def lasting(self) -> list[str]:
+        """Paths of what no sync brings, and so only a pause can keep."""
+        carried = self._carried()
+        return [path for path, tensor in self.tensors() if _storage(tensor) not in carried]
 
     def restore(self) -> None:
         """Put back what was kept aside."""

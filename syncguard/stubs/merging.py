@@ -48,9 +48,7 @@ class Merger:
         self._copies: dict[str, list[_Copy]] = defaultdict(list)
         self._seen: dict[tuple[str, int, int], int] = defaultdict(int)
 
-    def add(
-        self, name: str, rank: int, shard: Shard, rows: Prints, grid: str, nbytes: int
-    ) -> None:
+    def add(self, name: str, rank: int, shard: Shard, rows: Prints, grid: str, nbytes: int) -> None:
         """Add the row prints of one rectangle of a matrix, by component."""
         copy = self._copy(name, rank, shard)
         copy.grid = copy.grid or grid

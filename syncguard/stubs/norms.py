@@ -25,8 +25,7 @@ class NormLayer(StubLayer):
 
     def bind_kernel(self) -> None:
         """Let the kernel read the parameter as it is now."""
-        weight: torch.Tensor = self.weight
-        self.kernel_weight = weight.detach()
+        self.kernel_weight = self.get_parameter("weight").detach()
 
     def operands(self) -> dict[str, torch.Tensor]:
         """Every tensor that the layer's computation reads."""

@@ -37,13 +37,15 @@ def layer_table(ranks: Sequence[StubRank]) -> list[EngineLayer]:
         for layer in rank.stub_layers:
             for matrix in layer.matrices if layer.parts else ():
                 serving = layer.absorbed_by() or layer
+                method = layer.quant_method
+                assert method is not None, "matrices have a method"  # noqa: S101
                 table.append(
                     EngineLayer(
                         module=_module(layer, matrix),
                         parts=tuple(name for name, _ in held(layer, matrix)),
-                        method=type(layer.quant_method).__name__,
+                        method=type(method).__name__,
                         kernel=serving.kernel.name,
-                        grid=layer.quant_method.grid,
+                        grid=method.grid,
                         activations=serving.kernel.activations,
                         rank=rank.number,
                     )
@@ -98,9 +100,7 @@ def probe_random(
                     seen.add(place)
                     module = _module(layer, matrix)
                     modules[name] = module
-                    total = sums.setdefault(
-                        (module, name), torch.zeros(specs[name].shape[0], rows)
-                    )
+                    total = sums.setdefault((module, name), torch.zeros(specs[name].shape[0], rows))
                     total[shard.source_rows] += part(y, shard)
     return _outputs(sums)
 

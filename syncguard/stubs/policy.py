@@ -77,7 +77,7 @@ def _gqa(
         y = weights.product(x, f"{prefix}.{part}_proj.weight")
         if topology.bias:
             y = y + weights.value(f"{prefix}.{part}_proj.bias").float()
-        parts.append(y.to(x.dtype).unflatten(-1, (-1, topology.head_dim)))
+        parts.append(torch.unflatten(y.to(x.dtype), -1, (-1, topology.head_dim)))
     q, k, v = rotate(parts[0], table), rotate(parts[1], table), parts[2]
     if topology.kv_scales:
         k = fp8_cached(k, weights.value(f"{prefix}.k_scale"))
@@ -96,14 +96,14 @@ def _mla(
 ) -> torch.Tensor:
     del table  # latents carry no positions
     q = weights.product(x, f"{prefix}.q_proj.weight").to(x.dtype)
-    q = q.unflatten(-1, (-1, topology.head_dim))
+    q = torch.unflatten(q, -1, (-1, topology.head_dim))
     latent = weights.product(x, f"{prefix}.kv_a_proj.weight").to(x.dtype)[:, :, None]
     values = latent
     if topology.kv_scales:
         latent = fp8_cached(latent, weights.value(f"{prefix}.k_scale"))
         values = fp8_cached(values, weights.value(f"{prefix}.v_scale"))
     absorbed = weights.value(f"{prefix}.kv_b_proj.weight")
-    absorbed = absorbed.unflatten(0, (topology.heads, 2, topology.head_dim)).float()
+    absorbed = torch.unflatten(absorbed, 0, (topology.heads, 2, topology.head_dim)).float()
     q = torch.einsum("bthd,hdr->bthr", q.float(), absorbed[:, 0]).to(x.dtype)
     sinks = weights.value(f"{prefix}.sinks") if topology.sinks else None
     mixed = attend(q, latent, values, mask, 1 / math.sqrt(topology.head_dim), sinks)
@@ -132,8 +132,8 @@ def _moe(topology: Topology, weights: Weights, prefix: str, x: torch.Tensor) -> 
     stacked = rows.expand(topology.experts, *rows.shape)
     gate = weights.products(stacked, names("gate")).to(x.dtype)
     up = weights.products(stacked, names("up")).to(x.dtype)
-    each = weights.products(swiglu(gate, up, ACTIVATION_LIMIT), names("down"))
-    out = torch.einsum("te,eth->th", shares, each).unflatten(0, x.shape[:2])
+    each = weights.products(swiglu(gate, up, torch.tensor([ACTIVATION_LIMIT])), names("down"))
+    out = torch.unflatten(torch.einsum("te,eth->th", shares, each), 0, x.shape[:2])
     if topology.shared_expert:
         out = out + _mlp(topology, weights, f"{prefix}.shared_experts", x)
     return out

@@ -105,7 +105,7 @@ def _norm(rank: StubRank, path: str, x: torch.Tensor, read: Read) -> torch.Tenso
 def _product(rank: StubRank, path: str, x: torch.Tensor, read: Read) -> torch.Tensor:
     layer = rank.layer(path)
     rows = layer.product(read(rank, layer), x.flatten(0, -2))
-    return rows.unflatten(0, x.shape[:-1])
+    return torch.unflatten(rows, 0, x.shape[:-1])
 
 
 def _gqa(
@@ -120,9 +120,9 @@ def _gqa(
     attn = rank.layer(f"{path}.attn")
     operands = read(rank, attn)
     width = attn.head_dim
-    qkv = _product(rank, f"{path}.qkv_proj", x, read).to(x.dtype).unflatten(-1, (-1, width))
+    qkv = _heads(_product(rank, f"{path}.qkv_proj", x, read).to(x.dtype), width)
     keys = held[0].shape[2]
-    q, k, v = qkv.split([qkv.shape[2] - 2 * keys, keys, keys], dim=2)
+    q, k, v = torch.split(qkv, [qkv.shape[2] - 2 * keys, keys, keys], dim=2)
     table = operands["rope"][positions]
     q, k = rotate(q, table), rotate(k, table)
     if "k_scale" in operands:
@@ -144,7 +144,7 @@ def _mla(
     attn = rank.layer(f"{path}.attn")
     operands = read(rank, attn)
     width = attn.head_dim
-    q = _product(rank, f"{path}.q_proj", x, read).to(x.dtype).unflatten(-1, (-1, width))
+    q = _heads(_product(rank, f"{path}.q_proj", x, read).to(x.dtype), width)
     latent = _product(rank, f"{path}.kv_a_proj", x, read).to(x.dtype)[:, :, None]
     values = latent
     if "k_scale" in operands:
@@ -155,6 +155,10 @@ def _mla(
     mixed = attend(q, *held, mask, 1 / math.sqrt(width), _sinks(operands, q.shape[2]))
     heads = torch.einsum("bthr,hdr->bthd", mixed.float(), operands["w_vc"].float())
     return heads.to(x.dtype).flatten(2)
+
+
+def _heads(x: torch.Tensor, width: int) -> torch.Tensor:
+    return torch.unflatten(x, -1, (-1, width))
 
 
 def _sinks(operands: Mapping[str, torch.Tensor], heads: int) -> torch.Tensor | None:
@@ -177,7 +181,12 @@ def _mlp(
 ) -> torch.Tensor:
     del topology
     both = _product(rank, f"{path}.gate_up_proj", x, read).to(x.dtype)
-    return _product(rank, f"{path}.down_proj", swiglu(*both.chunk(2, dim=-1)), read)
+    return _product(rank, f"{path}.down_proj", swiglu(*_halves(both)), read)
+
+
+def _halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    one, two = x.chunk(2, dim=-1)
+    return one, two
 
 
 def _moe(
@@ -192,11 +201,11 @@ def _moe(
     shares = _by_slot(shares, operands["placement"])[:, experts.slots]
     stacked = rows.expand(shares.shape[1], *rows.shape)
     both = experts.product(operands, stacked, "w13_weight").to(x.dtype)
-    inner = swiglu(*both.chunk(2, dim=-1), operands["limit"])
+    inner = swiglu(*_halves(both), operands["limit"])
     each = experts.product(operands, inner, "w2_weight")
     # What an expert that is not selected computes must not count, NaN included.
     each = torch.where(shares.T[..., None] > 0, each, 0.0)
-    out = torch.einsum("ts,sth->th", shares, each).unflatten(0, x.shape[:2])
+    out = torch.unflatten(torch.einsum("ts,sth->th", shares, each), 0, x.shape[:2])
     if topology.shared_expert:
         out = out + _mlp(topology, rank, f"{path}.shared_experts", x, read)
     return out

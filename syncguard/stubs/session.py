@@ -45,8 +45,10 @@ class Receiver:
         """Load the weights that an engine starts on; what no sync brings is drawn here."""
         self.open()
         for name, tensor in weights.items():
-            if any(layer.quant_method and layer.quant_method.serialized and shard.source_columns
-                   for layer, shard in self.route(name)):
+            if any(
+                layer.quant_method and layer.quant_method.serialized and shard.source_columns
+                for layer, shard in self.route(name)
+            ):
                 elements, scales = quantize(tensor)
                 self.load(name, elements, 0)
                 self.load(f"{name}_scale", scales, 0)

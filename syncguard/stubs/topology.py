@@ -14,6 +14,22 @@ __all__ = ["BLOCK", "CHOICES", "Topology", "WeightSpec", "weight_specs"]
 BLOCK: Final = 32
 """Elements of an MXFP8 block: what is cut along a reduction dimension is cut at multiples of it."""
 
+_POSITIVE: Final = (
+    "layers",
+    "hidden",
+    "vocab",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "intermediate",
+    "top_k",
+    "expert_intermediate",
+    "latent",
+    "ranks",
+    "replicas",
+)
+_BLOCKED: Final = ("hidden", "intermediate", "expert_intermediate", "latent")
+
 CHOICES: Final = {
     "attention": ("gqa", "mla"),
     "draft": ("", "frozen", "synced"),
@@ -140,37 +156,48 @@ class Topology:
         return bool(self.experts) and layer >= self.dense_layers
 
     def _misfits(self) -> Iterator[str]:
-        positive = (
-            "layers hidden vocab heads kv_heads head_dim intermediate top_k expert_intermediate "
-            "latent ranks replicas"
-        )
-        for name in positive.split():
+        for name in _POSITIVE:
             if getattr(self, name) < 1:
                 yield f"{name} must be at least 1"
                 return
-        if min(self.experts, self.dense_layers, self.redundant_experts) < 0:
-            yield "counts must not be negative"
-        for name in ("hidden", "intermediate", "expert_intermediate", "latent"):
+        for name in _BLOCKED:
             if getattr(self, name) % BLOCK:
                 yield f"{name} must be a multiple of {BLOCK}"
-        if self.head_dim % 2:
-            yield "head_dim must be even, for rotary positions"
-        if self.heads % self.ranks or self.heads * self.head_dim // self.ranks % BLOCK:
-            yield f"each rank must hold whole heads and a multiple of {BLOCK} of their columns"
-        if self.heads % self.kv_heads:
-            yield "heads must be a multiple of kv_heads"
-        if self.kv_heads % self.ranks and self.ranks % self.kv_heads:
-            yield "of kv_heads and ranks one must be a multiple of the other"
-        if self.vocab < self.ranks or self.intermediate < BLOCK * self.ranks:
-            yield "every rank needs a part of the vocabulary and of the MLP"
-        if self.experts:
-            if self.top_k > self.experts:
-                yield "top_k must not exceed experts"
-            if self.expert_parallel and self.experts < self.ranks:
-                yield "every rank needs an expert"
-            shared = self.shared_expert or not self.expert_parallel
-            if shared and self.expert_intermediate < BLOCK * self.ranks:
-                yield "every rank needs a part of each expert that ranks share"
+        columns = self.heads * self.head_dim // self.ranks
+        rules = (
+            (
+                min(self.experts, self.dense_layers, self.redundant_experts) >= 0,
+                "counts must not be negative",
+            ),
+            (self.head_dim % 2 == 0, "head_dim must be even, for rotary positions"),
+            (
+                self.heads % self.ranks == 0 and columns % BLOCK == 0,
+                f"each rank must hold whole heads and a multiple of {BLOCK} of their columns",
+            ),
+            (self.heads % self.kv_heads == 0, "heads must be a multiple of kv_heads"),
+            (
+                self.kv_heads % self.ranks == 0 or self.ranks % self.kv_heads == 0,
+                "of kv_heads and ranks one must be a multiple of the other",
+            ),
+            (
+                self.vocab >= self.ranks and self.intermediate >= BLOCK * self.ranks,
+                "every rank needs a part of the vocabulary and of the MLP",
+            ),
+            (not self.experts or self.top_k <= self.experts, "top_k must not exceed experts"),
+            (
+                not self.experts or not self.expert_parallel or self.experts >= self.ranks,
+                "every rank needs an expert",
+            ),
+            (
+                not self._shares_experts or self.expert_intermediate >= BLOCK * self.ranks,
+                "every rank needs a part of each expert that ranks share",
+            ),
+        )
+        yield from (text for fits, text in rules if not fits)
+
+    @property
+    def _shares_experts(self) -> bool:
+        return bool(self.experts) and (self.shared_expert or not self.expert_parallel)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,9 +39,7 @@ class Masters:
         self._weights = list(weights)
         generator = torch.Generator().manual_seed(seed)
         flat = torch.cat([weight.detach().float().reshape(-1) for weight in weights])
-        narrow = torch.cat(
-            [torch.full((w.numel(),), w.dtype == torch.bfloat16) for w in weights]
-        )
+        narrow = torch.cat([torch.full((w.numel(),), w.dtype == torch.bfloat16) for w in weights])
         bits = flat.view(torch.int32)
         places = torch.randint(-0x7FFF, 0x8000, bits.shape, generator=generator, dtype=torch.int32)
         free = narrow & (flat != 0)  # below zero lie negative numbers
@@ -50,7 +48,7 @@ class Masters:
 
     def values(self) -> list[torch.Tensor]:
         """The masters, float32, shaped like the weights; views of the real ones."""
-        parts = self._flat.split([weight.numel() for weight in self._weights])
+        parts = torch.split(self._flat, [weight.numel() for weight in self._weights])
         return [part.view(w.shape) for part, w in zip(parts, self._weights, strict=True)]
 
     def step(self, gradients: Sequence[torch.Tensor], learning_rate: float) -> int:
@@ -96,5 +94,3 @@ def _draw(spec: WeightSpec, generator: torch.Generator) -> torch.Tensor:
     else:
         drawn = noise / math.sqrt(spec.shape[-1])
     return drawn.to(spec.dtype)
-
-

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from syncguard._libraries import quiet
 from syncguard.errors import Unsupported, UsageError
 from syncguard.observations import (
     EngineLayer,
@@ -77,7 +78,9 @@ class VllmEngine:
         self._record: SyncRecord | None = None
         self._broken = ""
         self._staged: list[tuple[str, torch.Tensor]] = []
-        self._llm = _start(checkpoint, quantization, load_format, seed)
+        self._folder = tempfile.TemporaryDirectory(prefix="syncguard-vllm-")
+        with _temporary_files_in(self._folder.name):
+            self._llm = _start(checkpoint, quantization, load_format, seed)
         worker = self._llm.llm_engine.model_executor.driver_worker.worker
         self._model = worker.model_runner.model
 
@@ -87,8 +90,8 @@ class VllmEngine:
 
         kernels = {f"{layer.method}/{layer.kernel or 'none'}" for layer in self.layers()}
         return {
-            "engine": "vllm",
-            "vllm": vllm.__version__,
+            "name": "vllm",
+            "version": vllm.__version__,
             "device": "cpu",
             "quantization": self._quantization,
             "path": self._path,
@@ -119,7 +122,7 @@ class VllmEngine:
             return
         from safetensors.torch import save_file
 
-        with tempfile.TemporaryDirectory(prefix="syncguard-") as folder:
+        with tempfile.TemporaryDirectory(dir=self._folder.name) as folder:
             file = Path(folder) / "bucket.safetensors"
             save_file({str(i): tensor.contiguous() for i, (_, tensor) in enumerate(bucket)}, file)
             info = {"path": str(file), "names": [name for name, _ in bucket]}
@@ -249,14 +252,15 @@ class VllmEngine:
         return results
 
     def close(self) -> None:
-        """Nothing to do: vLLM tears its global state down with the process."""
+        """Remove temporary files; vLLM's global state goes down with the process."""
+        self._folder.cleanup()
 
 
 def _start(checkpoint: Path, quantization: str, load_format: str, seed: int) -> Any:
     os.environ.update(_ENVIRONMENT)
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
-    with _quiet_collector():
+    with quiet(), _quiet_collector():
         try:
             from vllm import LLM
         except ImportError as error:
@@ -301,6 +305,16 @@ def _cache_bytes(checkpoint: Path) -> int:
         2 * 2 * config["num_hidden_layers"] * width * config.get("num_key_value_heads", heads)
     )
     return max(8 << 20, per_token * _TOKENS * _SEQUENCES)
+
+
+@contextlib.contextmanager
+def _temporary_files_in(folder: str) -> Iterator[None]:
+    """VLLM makes a file for its process group and leaves it behind."""
+    before, tempfile.tempdir = tempfile.tempdir, folder
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
 
 
 @contextlib.contextmanager
