@@ -1,0 +1,128 @@
+"""The registry of faults: plain generator functions that arm one fault at one site.
+
+A fault is data (what it breaks, which checks claim it, where it was met) and a function that
+wraps seams, yields while the fault is armed, and restores on exit. It tells the world each time
+it really changed something (`World.fire`): a fault that never fires proves nothing.
+"""
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from syncguard.conditions import CONDITIONS
+from syncguard.faults.world import World
+from syncguard.seams import SEAM_NAMES
+
+__all__ = ["FAULTS", "Fault", "fault"]
+
+Arm = Callable[[World, str], Iterator[None]]
+
+_FAULTS: Final[dict[str, "Fault"]] = {}
+
+FAULTS: Final = MappingProxyType(_FAULTS)
+"""All registered faults by name, in the order of registration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A registered fault.
+
+    Attributes:
+        name: Its name.
+        breaks: Identifiers of the conditions that it violates, the first one first.
+        claimed_by: Names of the checks that say they see it at the first sync.
+        seam: The seam whose sites it can be armed at.
+        met: Where it was met: numbers of published failures (``F3``) and of faults met in the
+            wild (``W14``).
+        links: Public threads about it.
+        silent: Whether a run with it ends without an error and with normal metrics.
+        topology: Fields of the stub's topology that it needs.
+        sites: Which of the seam's sites it applies to.
+        equivalent: Why it changes nothing that is served at some sites, if it does so.
+        arm: The function.
+        explanation: Its docstring.
+    """
+
+    name: str
+    breaks: tuple[str, ...]
+    claimed_by: tuple[str, ...]
+    seam: str
+    arm: Arm
+    explanation: str
+    met: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    silent: bool = True
+    topology: Mapping[str, Any] = field(default_factory=dict)
+    sites: Callable[[str], bool] = lambda site: True
+    equivalent: str = ""
+
+    @property
+    def summary(self) -> str:
+        """First line of the explanation."""
+        return self.explanation.partition("\n")[0]
+
+    def sites_in(self, world: World) -> list[str]:
+        """The sites of a world at which the fault can be armed; empty if it lacks the seam."""
+        return [site for site in world.seams().get(self.seam, {}) if self.sites(site)]
+
+    def armed(self, world: World, site: str) -> AbstractContextManager[None]:
+        """A context in which the fault is armed at one site.
+
+        Raises:
+            KeyError: The world has no such site.
+        """
+        if site not in world.seams().get(self.seam, {}):
+            raise KeyError(f"fault {self.name!r} has no site {site!r} here")
+        return contextlib.contextmanager(self.arm)(world, site)
+
+
+def fault(
+    name: str,
+    *,
+    breaks: str,
+    claimed_by: str,
+    seam: str,
+    met: str = "",
+    links: tuple[str, ...] = (),
+    silent: bool = True,
+    topology: Mapping[str, Any] | None = None,
+    sites: Callable[[str], bool] = lambda site: True,
+    equivalent: str = "",
+) -> Callable[[Arm], Arm]:
+    """Register a generator function as a fault; see `Fault` for the arguments.
+
+    ``breaks``, ``claimed_by`` and ``met`` are lists separated by blanks.
+
+    Raises:
+        ValueError: The name is taken, a condition or seam is unknown, or the docstring missing.
+    """
+    conditions = tuple(breaks.split())
+    unknown = [condition for condition in conditions if condition not in CONDITIONS]
+    if unknown or seam not in SEAM_NAMES:
+        raise ValueError(f"fault {name!r}: unknown condition or seam {unknown or seam!r}")
+
+    def register(arm: Arm) -> Arm:
+        explanation = inspect.getdoc(arm) or ""
+        if name in _FAULTS or not explanation:
+            raise ValueError(f"fault {name!r}: the name is taken or the docstring is missing")
+        _FAULTS[name] = Fault(
+            name=name,
+            breaks=conditions,
+            claimed_by=tuple(claimed_by.split()),
+            seam=seam,
+            arm=arm,
+            explanation=explanation,
+            met=tuple(met.split()),
+            links=links,
+            silent=silent,
+            topology=MappingProxyType(dict(topology or {})),
+            sites=sites,
+            equivalent=equivalent,
+        )
+        return arm
+
+    return register
