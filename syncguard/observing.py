@@ -197,6 +197,13 @@ def _samples(view: View) -> Samples:
     )
 
 
+def _manifest(view: View) -> dict[str, str]:
+    layers = view.get("learner_layers")
+    return {
+        name: layer.weight for layer in layers for name in view.learner.wire_names(layer.weight)
+    }
+
+
 _OBSERVERS: Final[dict[str, Callable[[View], Any]]] = {
     "differences": _differences,
     "engine_layers": lambda view: view.engine.layers(),
@@ -205,6 +212,7 @@ _OBSERVERS: Final[dict[str, Callable[[View], Any]]] = {
     "learner_layers": lambda view: view.learner.layers(),
     "learner_prints": lambda view: view.learner.prints(),
     "learner_values": lambda view: view.learner.value_prints(),
+    "manifest": _manifest,
     "poisoned": lambda view: view.context.poisoned,
     "random_probe": _random_probe,
     "rederived": lambda view: view.engine.rederive(),

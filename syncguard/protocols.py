@@ -35,6 +35,12 @@ class Learner(Protocol):
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """What a sync sends: name and tensor in checkpoint layout, in the model's dtype."""
 
+    def wire_names(self, weight: str) -> Sequence[str]:
+        """Under which names a weight travels: its own, and of its scales if they are sent too.
+
+        A tied weight that is sent under another name travels under none.
+        """
+
     def grid_tensors(self, weight: str) -> Mapping[str, torch.Tensor]:
         """The forward grid of one weight, in checkpoint layout.
 

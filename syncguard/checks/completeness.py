@@ -22,17 +22,17 @@ __all__ = ["ledger", "poison_coverage", "session"]
 
 @check("ledger", "C5")
 def ledger(
-    learner_layers: Sequence[LearnerLayer],
+    manifest: Mapping[str, str],
     learner_prints: Mapping[str, WeightPrint],
     sync_record: SyncRecord,
 ) -> Judgement:
     """Hold the ledger of arrivals and writes against the learner's manifest.
 
-    Every weight must arrive exactly once, and cause exactly one write; every place (parameter,
+    The manifest says under which names each weight travels. Each name must arrive exactly once, and cause exactly one write; every place (parameter,
     shard, expert, rank) must be written exactly once. An element count sees none of this: a shard
     that came twice hides one that never came.
     """
-    expected = [layer.weight for layer in learner_layers if not layer.tied_to]
+    expected = list(manifest)
     if not expected or not sync_record.buckets:
         return not_run(Reason.MISSING_INPUT, "no weight was expected, or no bucket arrived")
     arrived = Counter(name for bucket in sync_record.buckets for name in bucket)
@@ -46,8 +46,9 @@ def ledger(
         if count > 1:
             wrong.setdefault(place, f"written {count} times")
     good = [name for name in expected if name not in wrong]
-    sizes = {name: learner_prints[name].nbytes for name in expected}
-    coverage = Coverage(len(expected), len(expected), sum(sizes.values()), sum(sizes.values()))
+    weights = set(manifest.values())
+    nbytes = sum(learner_prints[weight].nbytes for weight in weights)
+    coverage = Coverage(len(weights), len(weights), nbytes, nbytes)
     if not wrong:
         return passed(
             f"{len(good)} weights arrived and were written exactly once, in "

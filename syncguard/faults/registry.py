@@ -42,6 +42,8 @@ class Fault:
         silent: Whether a run with it ends without an error and with normal metrics.
         topology: Fields of the stub's topology that it needs.
         sites: Which of the seam's sites it applies to.
+        late: Whether it is also to be armed after a healthy sync, before a small optimizer step:
+            stale values are then almost right.
         equivalent: Why it changes nothing that is served at some sites, if it does so.
         arm: The function.
         explanation: Its docstring.
@@ -58,6 +60,7 @@ class Fault:
     silent: bool = True
     topology: Mapping[str, Any] = field(default_factory=dict)
     sites: Callable[[str], bool] = lambda site: True
+    late: bool = False
     equivalent: str = ""
 
     @property
@@ -91,6 +94,7 @@ def fault(
     silent: bool = True,
     topology: Mapping[str, Any] | None = None,
     sites: Callable[[str], bool] = lambda site: True,
+    late: bool = False,
     equivalent: str = "",
 ) -> Callable[[Arm], Arm]:
     """Register a generator function as a fault; see `Fault` for the arguments.
@@ -121,6 +125,7 @@ def fault(
             silent=silent,
             topology=MappingProxyType(dict(topology or {})),
             sites=sites,
+            late=late,
             equivalent=equivalent,
         )
         return arm

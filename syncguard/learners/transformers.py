@@ -20,6 +20,7 @@ from syncguard.learners.optimizing import Masters
 from syncguard.learners.scoring import score
 from syncguard.learners.training import policy_gradient, shares_changed
 from syncguard.observations import LearnerLayer, StepReport, WeightPrint
+from syncguard.seams import Seam, Seams
 
 __all__ = ["LOGPROB_MODES", "TransformersLearner"]
 
@@ -38,15 +39,25 @@ class TransformersLearner:
         path: A checkpoint folder.
         quantization: ``mxfp8``: linear layers train through torchao's emulated round-up recipe,
             while head, embedding, norms and routers stay as they are. ``none``: all in bf16.
+        wire: What a sync sends for low-precision weights: the model's ``bf16``, which the engine
+            quantizes, or elements and scales of ``mxfp8``.
         seed: Of training batches, and of what the masters hold below bf16.
 
     Raises:
         UsageError: The checkpoint cannot serve, or a library is missing.
     """
 
-    def __init__(self, path: str | Path, *, quantization: str = "none", seed: int = 0) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        quantization: str = "none",
+        wire: str = "bf16",
+        seed: int = 0,
+    ) -> None:
         self.checkpoint = read_checkpoint(Path(path), quantization=quantization)
         self.quantization = quantization
+        self._wire = wire
         self._seed = seed
         self._steps = 0
         self._model = load_model(self.checkpoint)
@@ -102,30 +113,24 @@ class TransformersLearner:
         kept the model's own would follow each `step` without a sync.
         """
         for name in self._kinds:
-            if name not in self._ties:
+            names = self.wire_names(name)
+            if not names:
+                continue
+            if len(names) == 1:
                 yield name, self._plain[name].clone()
+            else:
+                yield from zip(names, self.grid_tensors(name).values(), strict=True)
 
-    def buckets(self, max_bytes: int) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        """Partition `weights` into consecutive buckets.
+    def wire_names(self, weight: str) -> tuple[str, ...]:
+        """Under which names a weight travels: its own, and that of its scales if they go too.
 
-        Args:
-            max_bytes: Size of a bucket; a larger weight gets a bucket of its own.
-
-        Raises:
-            ValueError: ``max_bytes`` is not positive.
+        A tied weight travels under its first name only.
         """
-        if max_bytes <= 0:
-            raise ValueError(f"a bucket needs a positive number of bytes, got {max_bytes}")
-        bucket: list[tuple[str, torch.Tensor]] = []
-        room = max_bytes
-        for name, tensor in self.weights():
-            if bucket and tensor.nbytes > room:
-                yield bucket
-                bucket, room = [], max_bytes
-            bucket.append((name, tensor))
-            room -= tensor.nbytes
-        if bucket:
-            yield bucket
+        if weight in self._ties:
+            return ()
+        if self._wire == "mxfp8" and weight in self._observe():
+            return (weight, f"{weight}_scale")
+        return (weight,)
 
     def grid_tensors(self, weight: str) -> dict[str, torch.Tensor]:
         """The grid that the forward computed with for one weight, in checkpoint layout.
@@ -240,6 +245,15 @@ class TransformersLearner:
         for name in self._parameters:
             masters.add_noise(name, scale, generator)
         self._observed = None
+
+    def seams(self) -> Seams:
+        """Where a fault can be armed on the learner's side."""
+        observations = ("layers", "prints", "value_prints", "logprobs")
+        return {
+            "export": {"learner": Seam(self, "weights")},
+            "observe": {f"learner.{name}": Seam(self, name) for name in observations},
+            "step": {"learner": Seam(self, "step")},
+        }
 
     def _observe(self) -> Mapping[str, UsedGrid]:
         """Run a forward on a few tokens, unless the weights are those of the last one."""

@@ -241,7 +241,8 @@ class Mxfp8Kernel(PlainKernel):
         """Read the second-level scales off freshly loaded ones, into those held before.
 
         Returns:
-            Matrix to uint8 [..., halves]; empty if the layout has none.
+            Matrix to uint8 [..., halves], for the factor that products are multiplied with; empty
+            if the layout has none.
         """
         for matrix, fresh in self._levels(layer).items():
             self.levels.setdefault(matrix, torch.empty_like(fresh)).copy_(fresh)
@@ -308,12 +309,12 @@ class Mxfp8Kernel(PlainKernel):
 
     def derive(self, layer: Any) -> dict[str, torch.Tensor]:
         """What readable derived tensors must hold, from the parameters; changes nothing."""
-        return self._derived(layer, true_order, self._levels(layer))
+        return self._derived(layer, true_order)
 
     def _derived(
         self, layer: Any, orders: _Orders, levels: _Operands | None = None
     ) -> dict[str, torch.Tensor]:
-        found = super()._derived(layer, orders)
+        found, fresh = super()._derived(layer, orders), self._levels(layer)
         for matrix in layer.matrices:
             scales = getattr(layer, f"{matrix}_scale").data
             if self.layout.swizzled:
@@ -322,11 +323,12 @@ class Mxfp8Kernel(PlainKernel):
                     scales = scales.index_select(-2, index)
                 found[f"{matrix}_scale_swizzled"] = _swizzled(scales)
             if self.layout.two_level:
-                level = (self.levels if levels is None else levels)[matrix]
+                level = fresh[matrix]
                 wide = torch.unflatten(scales.int(), -2, (level.shape[-1], -1))
                 relative = (wide - level.int()[..., None, None] + _SCALE_BIAS).clamp(0, 254)
                 found[f"{matrix}_scale_relative"] = relative.to(torch.uint8).view(scales.shape)
-                found[f"{matrix}_scale_level"] = torch.exp2(level.float() - _SCALE_BIAS)
+                used = level if levels is None else levels[matrix]
+                found[f"{matrix}_scale_level"] = torch.exp2(used.float() - _SCALE_BIAS)
             if self.layout.cached and matrix in self.caches:
                 found[f"kernel.{matrix}"] = _dequantized(layer, matrix)
         return found

@@ -115,24 +115,13 @@ class StubLearner:
                 yield name, grid.elements
                 yield f"{name}_scale", grid.scales
 
-    def buckets(self, max_bytes: int) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        """Partition `weights` into consecutive buckets of at most ``max_bytes``, or one weight.
-
-        Raises:
-            ValueError: ``max_bytes`` is not positive.
-        """
-        if max_bytes <= 0:
-            raise ValueError(f"a bucket needs a positive number of bytes, got {max_bytes}")
-        bucket: list[tuple[str, torch.Tensor]] = []
-        room = max_bytes
-        for name, tensor in self.weights():
-            if bucket and tensor.nbytes > room:
-                yield bucket
-                bucket, room = [], max_bytes
-            bucket.append((name, tensor))
-            room -= tensor.nbytes
-        if bucket:
-            yield bucket
+    def wire_names(self, weight: str) -> tuple[str, ...]:
+        """Under which names a weight travels: its own, and that of its scales if they go too."""
+        if weight not in self._weights:
+            return ()
+        if self.topology.wire == "mxfp8" and weight in self._quantized():
+            return (weight, f"{weight}_scale")
+        return (weight,)
 
     def quantize(self, name: str, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Round one weight to its forward grid: elements and scales."""

@@ -14,7 +14,7 @@ _NORM_SPREAD: Final = 0.1
 _TABLE_SPREAD: Final = 0.2
 _CORRECTION_OFFSET: Final = 8.0
 """Correction biases lie far from zero and close together: bfloat16 would make them one."""
-_CORRECTION_SPREAD: Final = 0.02
+_CORRECTION_SPREAD: Final = 0.1
 _CALIBRATED_SCALE: Final = 0.02
 
 

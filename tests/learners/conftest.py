@@ -19,9 +19,12 @@ def make(cache: Path) -> Make:
     """Makes a fresh learner; tests may change it."""
 
     def learner(
-        model: str = "tiny-qwen3", quantization: str = "mxfp8", seed: int = 0
+        model: str = "tiny-qwen3",
+        quantization: str = "mxfp8",
+        wire: str = "bf16",
+        seed: int = 0,
     ) -> TransformersLearner:
         path = resolve_model(model, cache).path
-        return TransformersLearner(path, quantization=quantization, seed=seed)
+        return TransformersLearner(path, quantization=quantization, wire=wire, seed=seed)
 
     return learner

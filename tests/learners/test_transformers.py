@@ -143,20 +143,18 @@ def test_weights_are_copies(make: Make) -> None:
     assert not torch.equal(dict(learner.weights())[QUERY], before)
 
 
-@pytest.mark.parametrize("max_bytes", [1, 40_000, 1 << 30])
-def test_buckets_are_a_partition_of_the_weights(make: Make, max_bytes: int) -> None:
-    learner = make()
-    buckets = list(learner.buckets(max_bytes))
-    names = [name for bucket in buckets for name, _ in bucket]
-    assert names == [name for name, _ in learner.weights()]
-    for bucket in buckets:
-        assert len(bucket) == 1 or sum(tensor.nbytes for _, tensor in bucket) <= max_bytes
-    assert len(buckets) == {1: len(names), 1 << 30: 1}.get(max_bytes, len(buckets))
-
-
-def test_bucket_without_room_is_refused(make: Make) -> None:
-    with pytest.raises(ValueError, match="a positive number of bytes, got 0"):
-        list(make().buckets(0))
+def test_serialized_wire_carries_the_forward_grid(make: Make) -> None:
+    learner = make(wire="mxfp8")
+    sent = dict(learner.weights())
+    names = [name for layer in learner.layers() for name in learner.wire_names(layer.weight)]
+    assert names == list(sent)
+    low = [layer.weight for layer in learner.layers() if layer.grid == "mxfp8"]
+    assert len(low) == 14
+    for name in low:
+        grid = learner.grid_tensors(name)
+        assert torch.equal(octets(sent[name]), octets(grid["elements"]))
+        assert torch.equal(sent[f"{name}_scale"], grid["scales"])
+    assert len(sent) == len(learner.layers()) + len(low)
 
 
 def test_grid_is_the_reference_quantization_of_every_layer(make: Make) -> None:

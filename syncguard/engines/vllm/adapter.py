@@ -27,6 +27,7 @@ from syncguard.observations import (
     Unreadable,
     WeightPrint,
 )
+from syncguard.seams import Seams
 
 __all__ = ["PATHS", "VllmEngine"]
 
@@ -81,8 +82,8 @@ class VllmEngine:
         self._folder = tempfile.TemporaryDirectory(prefix="syncguard-vllm-")
         with _temporary_files_in(self._folder.name):
             self._llm = _start(checkpoint, quantization, load_format, seed)
-        worker = self._llm.llm_engine.model_executor.driver_worker.worker
-        self._model = worker.model_runner.model
+        self._worker = self._llm.llm_engine.model_executor.driver_worker.worker
+        self._model = self._worker.model_runner.model
 
     def environment(self) -> Mapping[str, str]:
         """Engine, versions and the kernels in use."""
@@ -141,9 +142,19 @@ class VllmEngine:
             self._llm.finish_weight_update(weight_version=record.version)
         ledger.close()
         record.seconds = time.perf_counter() - self._began
-        record.served_version = str(self._llm.get_weight_version())
+        record.served_version = self.version()
         record.buckets, record.loaded = ledger.buckets, ledger.loaded
         return record
+
+    def version(self) -> str:
+        """The version of the weights that the engine says it serves."""
+        return str(self._llm.get_weight_version())
+
+    def seams(self) -> Seams:
+        """Where a fault can be armed on the engine's side."""
+        from syncguard.engines.vllm.seams import engine_seams
+
+        return engine_seams(self, self._model, self._worker)
 
     def abandon(self, error: str) -> SyncRecord:
         """See `syncguard.protocols.Engine`; vLLM has no way to close a failed session."""

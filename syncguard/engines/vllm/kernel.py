@@ -42,13 +42,17 @@ class CpuMxfp8LinearKernel(Mxfp8LinearKernel):  # type: ignore[misc]
         return True, None
 
     def process_weights_after_loading(self, layer: Any) -> None:
-        """Derive the swizzled scales, in place where they exist, as captured graphs need it."""
-        fresh = self.derive(layer)[DERIVED_SCALES]
-        held = getattr(layer, DERIVED_SCALES, None)
+        """Derive the swizzled scales."""
+        for name, fresh in self.derive(layer).items():
+            self.install(layer, name, fresh)
+
+    def install(self, layer: Any, name: str, fresh: torch.Tensor) -> None:
+        """Keep one derived tensor: in place where there is one, as captured graphs need it."""
+        held = getattr(layer, name, None)
         if held is not None and held.shape == fresh.shape:
             held.copy_(fresh)
         else:
-            setattr(layer, DERIVED_SCALES, fresh)
+            setattr(layer, name, fresh)
 
     def derive(self, layer: Any) -> dict[str, torch.Tensor]:
         """What the derived tensors must hold, from the canonical ones; changes nothing."""

@@ -28,6 +28,7 @@ class Ledger:
         self._model = model
         self._rank = rank
         self._current = ""
+        self._hidden: Any = None
         self._restore: list[tuple[Any, Any]] = []
         self.buckets: list[tuple[str, ...]] = []
         self.loaded: list[Loaded] = []
@@ -35,6 +36,7 @@ class Ledger:
     def open(self) -> None:
         """Follow the model's ``load_weights`` from now on."""
         original = self._model.load_weights
+        self._hidden = self._model.__dict__.get("load_weights")
 
         @functools.wraps(original)
         def load_weights(weights: Iterable[tuple[str, torch.Tensor]], *args: Any, **kw: Any) -> Any:
@@ -51,6 +53,8 @@ class Ledger:
     def close(self) -> None:
         """Stop following and leave the model as it was found."""
         self._model.__dict__.pop("load_weights", None)
+        if self._hidden is not None:
+            self._model.load_weights = self._hidden
         for parameter, loader in self._restore:
             if loader is None:
                 del parameter.weight_loader

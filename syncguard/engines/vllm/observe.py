@@ -153,6 +153,11 @@ def _derived(module: Any) -> dict[str, torch.Tensor]:
     return fresh
 
 
+def derived_names(module: Any) -> tuple[str, ...]:
+    """Names of the readable tensors that a layer's kernel derives."""
+    return tuple(_derived(module))
+
+
 def _features(module: Any) -> int:
     return int(getattr(module, "embedding_dim", 0) or module.input_size_per_partition)
 
