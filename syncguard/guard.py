@@ -1,7 +1,10 @@
 """Runs checks around every sync of a learner and an engine."""
 
+import contextlib
+import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -100,18 +103,15 @@ class Guard:
             step: The optimizer step before this sync, for the report.
         """
         self._number += 1
-        storage = self._engine.storage()
-        if self._reads is None:
-            self._reads = self._engine.graph_reads()
-        state = self._engine.state() if same_weights else {}
-        poisoned = self._poisoned(poison) if poison is not None else None
+        before, failures = self._observe_before(poison, same_weights)
         record, tensors, nbytes = self._send(bucket_bytes)
         context = SyncContext(
             record=record,
-            storage_before=storage,
-            graph_reads=self._reads,
-            state_before=state,
-            poisoned=poisoned,
+            storage_before=before.get("storage_before", ()),
+            graph_reads=self._reads or GraphReads(frozenset(), captured=False),
+            state_before=before.get("state_before", {}),
+            poisoned=before.get("poisoned"),
+            failures=failures,
             same_weights=same_weights,
             history=dict(reversed(self._history.items())),
             value_history=dict(reversed(self._values.items())),
@@ -140,6 +140,27 @@ class Guard:
         )
         return summary, verdicts
 
+    def _observe_before(
+        self, poison: int | None, same_weights: bool
+    ) -> tuple[dict[str, Any], dict[str, Exception]]:
+        """What is noted before the sync, and what could not be: the checks that need it tell."""
+        wanted: dict[str, Callable[[], Any]] = {"storage_before": self._engine.storage}
+        if self._reads is None:
+            wanted["graph_reads"] = self._engine.graph_reads
+        if same_weights:
+            wanted["state_before"] = self._engine.state
+        if poison is not None:
+            wanted["poisoned"] = functools.partial(self._poisoned, poison)
+        made: dict[str, Any] = {}
+        failures: dict[str, Exception] = {}
+        for name, observe in wanted.items():
+            try:
+                made[name] = observe()
+            except Exception as error:  # noqa: BLE001 - kept for the checks
+                failures[name] = error
+        self._reads = made.get("graph_reads", self._reads)
+        return made, failures
+
     def _send(self, bucket_bytes: int) -> tuple[SyncRecord, int, int]:
         tensors = nbytes = 0
         started = time.perf_counter()
@@ -165,8 +186,9 @@ class Guard:
         return Poisoned(pattern, nbytes, prints)
 
     def _remember(self, version: str, view: View) -> None:
-        self._history[f"version {version}"] = view.get("learner_prints")
-        self._values[f"version {version}"] = view.get("learner_values")
+        with contextlib.suppress(Exception):  # what cannot be observed is not remembered
+            self._history[f"version {version}"] = view.get("learner_prints")
+            self._values[f"version {version}"] = view.get("learner_values")
         for kept in (self._history, self._values):
             while len(kept) > _HISTORY:
                 del kept[next(iter(kept))]

@@ -47,6 +47,7 @@ class SyncContext:
         graph_reads: What a forward reads.
         state_before: Fingerprints of all reachable tensors before; empty if not taken.
         poisoned: What poisoning left, if the engine was poisoned.
+        failures: Name of an observation that was to be made before the sync to why it failed.
         same_weights: Whether the sync sent the weights of the one before.
         history: Label of an earlier version to the learner's prints of that time, newest first.
         value_history: The same for the learner's value prints.
@@ -59,6 +60,7 @@ class SyncContext:
     graph_reads: GraphReads
     state_before: Mapping[str, int] = field(default_factory=dict)
     poisoned: Poisoned | None = None
+    failures: Mapping[str, Exception] = field(default_factory=dict)
     same_weights: bool = False
     history: Mapping[str, Mapping[str, WeightPrint]] = field(default_factory=dict)
     value_history: Mapping[str, Mapping[str, NDArray[np.uint64]]] = field(default_factory=dict)
@@ -80,7 +82,7 @@ class View:
         self.engine = engine
         self.context = context
         self._made: dict[str, Any] = {}
-        self._failed: dict[str, Exception] = {}
+        self._failed = dict(context.failures)
         self._depth = 0
         self.seconds = 0.0
 

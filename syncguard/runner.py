@@ -32,7 +32,7 @@ def run_checks(
 
     Args:
         view: The observations of the sync.
-        checks: The checks to run; all registered ones by default.
+        checks: The checks to run; by default all registered ones but references.
         timeout_s: Limit for each check with the observations that it is the first to need.
         on_verdict: Told of each verdict as it comes.
 
@@ -41,7 +41,8 @@ def run_checks(
     """
     order = list(CONDITIONS)
     wanted = sorted(
-        CHECKS.values() if checks is None else checks, key=lambda c: order.index(c.condition)
+        (c for c in CHECKS.values() if not c.reference) if checks is None else checks,
+        key=lambda c: order.index(c.condition),
     )
     verdicts: list[Verdict] = []
     complaints: list[str] = []

@@ -6,6 +6,7 @@ from syncguard.checks import (
     freshness,
     layer_set,
     output_sanity,
+    published,
     storage_identity,
     weight_grid,
 )
@@ -22,4 +23,5 @@ _MODULES = (
     completeness,
     output_sanity,
     freshness,
+    published,
 )

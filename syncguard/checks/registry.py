@@ -32,6 +32,8 @@ class Check:
         judge: The function.
         needs: Names of the observations that it takes.
         summary: First line of its docstring.
+        reference: Whether it is a published instrument, kept for comparison: campaigns run it and
+            show its column, other runs leave it out.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Check:
     judge: Judge
     needs: tuple[str, ...]
     summary: str
+    reference: bool = False
 
     @property
     def explanation(self) -> str:
@@ -46,12 +49,13 @@ class Check:
         return inspect.getdoc(self.judge) or self.summary
 
 
-def check(name: str, condition: str) -> Callable[[Judge], Judge]:
+def check(name: str, condition: str, *, reference: bool = False) -> Callable[[Judge], Judge]:
     """Register a function as a check.
 
     Args:
         name: Unique name.
         condition: Identifier of the condition that it judges.
+        reference: Whether only campaigns run it, for comparison.
 
     Raises:
         ValueError: The name is taken, the condition unknown, or the function undocumented.
@@ -64,7 +68,7 @@ def check(name: str, condition: str) -> Callable[[Judge], Judge]:
         if name in _CHECKS or not summary:
             raise ValueError(f"check {name!r}: the name is taken or the docstring is missing")
         needs: Any = tuple(inspect.signature(judge).parameters)
-        _CHECKS[name] = Check(name, condition, judge, needs, summary)
+        _CHECKS[name] = Check(name, condition, judge, needs, summary, reference)
         return judge
 
     return register

@@ -1,6 +1,5 @@
 """A live vLLM engine and its learner, started once per worker that needs them."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,13 +63,17 @@ class Pair:
         }
 
 
-def make_pair(folder: Path, model: str, quantization: str, path: str = "transfer") -> Pair:
+def make_pair(folder: Path, model: str, quantization: str, **options: Any) -> Pair:
     from syncguard.engines.vllm import VllmEngine
     from syncguard.learners import TransformersLearner
 
-    checkpoint = resolve_model(model, folder, quantization=quantization)
-    engine = VllmEngine(checkpoint.path, quantization, path=path)
-    learner = TransformersLearner(checkpoint.path, quantization=quantization)
+    checkpoint = resolve_model(model, folder)
+    engine = VllmEngine(checkpoint.path, quantization, **options)
+    learner = TransformersLearner(
+        checkpoint.path,
+        quantization="none" if quantization == "none" else "mxfp8",
+        wire="mxfp8" if quantization == "modelopt-mxfp8" else "bf16",
+    )
     guard = Guard(learner, engine, Heard(), vocabulary=checkpoint.config["vocab_size"])
     return Pair(learner, engine, guard)
 
@@ -91,11 +94,11 @@ def _tied(models: Path) -> Pair:
 
 
 @pytest.fixture
-def mxfp8(_mxfp8: Pair) -> Iterator[Pair]:
+def mxfp8(_mxfp8: Pair) -> Pair:
     """An MXFP8 engine that has just been synchronized and found healthy."""
     _mxfp8.clear_cache()
     assert _mxfp8.judge() == {}
-    yield _mxfp8
+    return _mxfp8
 
 
 @pytest.fixture

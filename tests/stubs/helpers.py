@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from syncguard.guard import bucketed
 from syncguard.observations import SyncRecord, Unreadable, WeightPrint
 from syncguard.stubs import StubEngine, StubLearner, Topology, make_stub_engine, make_stub_learner
 
@@ -84,6 +85,19 @@ def skipping(original: Callable[..., Any]) -> Callable[..., None]:
     """A wrapper after which nothing happens."""
     del original
     return lambda *args, **kwargs: None
+
+
+def counting(count: Callable[[], object]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a wrapper that calls ``count`` before each call."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            count()
+            return original(*args, **kwargs)
+
+        return counted
+
+    return make
 
 
 def _differing(

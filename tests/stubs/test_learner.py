@@ -68,7 +68,7 @@ def test_modes_differ_as_their_rounding_does() -> None:
     gaps = {m: np.abs(values - scores["float32"]).mean() for m, values in scores.items()}
     assert 0 < gaps["dequantized"] < gaps["forward"]
     assert gaps["dequantized"] < gaps["model"]
-    with pytest.raises(ValueError, match="mode: expected one of forward, .*, got 'fast'"):
+    with pytest.raises(ValueError, match=r"mode: expected one of forward, .*, got 'fast'"):
         learner.logprobs(_TOKENS, mode="fast")
 
 
@@ -140,17 +140,14 @@ def test_wire_of_elements_and_scales() -> None:
     assert sent[_Q].dtype == torch.float8_e4m3fn
     assert torch.equal(sent[f"{_Q}_scale"], learner.grid_tensors(_Q)["scales"])
     assert "model.norm.weight_scale" not in sent
+    names = [name for row in learner.layers() for name in learner.wire_names(row.weight)]
+    assert names == list(sent)
 
 
-def test_buckets() -> None:
-    learner = make_stub_learner()
-    names = [name for name, _ in learner.weights()]
-    for size in (1, 5000, 1 << 30):
-        buckets = list(learner.buckets(size))
-        assert [name for bucket in buckets for name, _ in bucket] == names
-        assert all(len(b) == 1 or sum(t.nbytes for _, t in b) <= size for b in buckets)
-    with pytest.raises(ValueError, match="positive number of bytes, got 0"):
-        next(learner.buckets(0))
+def test_tied_head_does_not_travel() -> None:
+    learner = make_stub_learner(Topology(layers=1, tied=True))
+    assert learner.wire_names("lm_head.weight") == ()
+    assert learner.wire_names(_Q) == (_Q,)
 
 
 def test_given_weights_are_copied() -> None:

@@ -7,8 +7,9 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -29,10 +30,27 @@ from syncguard.observations import (
 )
 from syncguard.seams import Seams
 
-__all__ = ["PATHS", "VllmEngine"]
+__all__ = ["PATHS", "QUANTIZATIONS", "VllmEngine"]
 
 PATHS: Final = ("transfer", "reload")
 """How a sync reaches vLLM: its weight-update lifecycle, or ``reload_weights``."""
+
+QUANTIZATIONS: Final[Mapping[str, Callable[[list[str]], dict[str, Any]]]] = MappingProxyType(
+    {
+        "none": lambda exclude: {},
+        "mxfp8": lambda exclude: {"quantization": "mxfp8"},
+        "modelopt-mxfp8": lambda exclude: {
+            "hf_overrides": {
+                "quantization_config": {
+                    "quant_method": "modelopt",
+                    "quant_algo": "MXFP8",
+                    "ignore": exclude,
+                }
+            }
+        },
+    }
+)
+"""How vLLM is told to hold weights: in bf16, quantized by itself, or as a checkpoint in MXFP8."""
 
 _ENVIRONMENT: Final = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # observe in process
@@ -55,7 +73,9 @@ class VllmEngine:
 
     Args:
         checkpoint: Folder of a checkpoint.
-        quantization: ``mxfp8`` or ``none``.
+        quantization: One of `QUANTIZATIONS`.
+        exclude: Modules that are left unquantized where the configuration names them; by default
+            the head.
         path: One of `PATHS`.
         load_format: vLLM's; ``dummy`` starts on random weights.
         seed: Of vLLM.
@@ -68,12 +88,16 @@ class VllmEngine:
         checkpoint: Path,
         quantization: str = "mxfp8",
         *,
+        exclude: Sequence[str] = ("lm_head",),
         path: str = "transfer",
         load_format: str = "dummy",
         seed: int = 0,
     ) -> None:
         if path not in PATHS:
             raise UsageError(f"unknown sync path {path!r}; known: {', '.join(PATHS)}")
+        if quantization not in QUANTIZATIONS:
+            known = ", ".join(QUANTIZATIONS)
+            raise UsageError(f"unknown quantization {quantization!r}; known: {known}")
         self._path = path
         self._quantization = quantization
         self._record: SyncRecord | None = None
@@ -81,7 +105,7 @@ class VllmEngine:
         self._staged: list[tuple[str, torch.Tensor]] = []
         self._folder = tempfile.TemporaryDirectory(prefix="syncguard-vllm-")
         with _temporary_files_in(self._folder.name):
-            self._llm = _start(checkpoint, quantization, load_format, seed)
+            self._llm = _start(checkpoint, quantization, exclude, load_format, seed)
         self._worker = self._llm.llm_engine.model_executor.driver_worker.worker
         self._model = self._worker.model_runner.model
 
@@ -267,7 +291,9 @@ class VllmEngine:
         self._folder.cleanup()
 
 
-def _start(checkpoint: Path, quantization: str, load_format: str, seed: int) -> Any:
+def _start(
+    checkpoint: Path, quantization: str, exclude: Sequence[str], load_format: str, seed: int
+) -> Any:
     os.environ.update(_ENVIRONMENT)
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
@@ -291,7 +317,7 @@ def _start(checkpoint: Path, quantization: str, load_format: str, seed: int) -> 
         tolerate_llvmlite()
         return LLM(
             str(checkpoint),
-            quantization=None if quantization == "none" else quantization,
+            **QUANTIZATIONS[quantization](list(exclude)),
             load_format=load_format,
             dtype="bfloat16",
             seed=seed,

@@ -13,12 +13,6 @@ from syncguard.observations import EngineLayer
 __all__ = ["Held", "held_weights", "layer_table"]
 
 _PLAIN: Final = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
-_GRIDS: Final = MappingProxyType(
-    {
-        "Mxfp8OnlineLinearMethod": "mxfp8",
-        "ModelOptMxFp8LinearMethod": "mxfp8",
-    }
-)
 _DTYPE_GRIDS: Final = MappingProxyType(
     {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 )
@@ -86,8 +80,13 @@ def layer_table(model: Any, rank: int = 0) -> list[EngineLayer]:
 
 
 def _grid(module: Any, dtype: str) -> str:
+    """What the live kernel computes with; a method may serve several grids."""
+    from vllm.model_executor.kernels.linear.mxfp8.Mxfp8LinearKernel import Mxfp8LinearKernel
+
+    if isinstance(kernel_of(module), Mxfp8LinearKernel):
+        return "mxfp8"
     method = type(module.quant_method).__name__
-    return dtype if method in _PLAIN else _GRIDS.get(method, f"unknown to syncguard ({method})")
+    return dtype if method in _PLAIN else f"unknown to syncguard ({method})"
 
 
 def _kind(module: Any) -> str:

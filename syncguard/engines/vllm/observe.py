@@ -20,7 +20,7 @@ _IDS_PER_CALL = 4096
 def canonical(held: Held) -> dict[str, torch.Tensor]:
     """The readable tensors of one weight, in checkpoint layout; empty if there are none."""
     tensor = held.module._parameters[held.parameter].data
-    if not tensor.numel():
+    if tensor.is_meta or not tensor.numel():
         return {}
     scales = held.module._parameters.get(f"{held.parameter}_scale")
     if scales is None or tensor.element_size() != 1:
@@ -34,11 +34,7 @@ def weight_prints(model: Any) -> dict[str, WeightPrint | Unreadable]:
     for held in held_weights(model):
         tensors = canonical(held)
         if not tensors:
-            prints[held.weight] = Unreadable(
-                held.weight,
-                f"{held.path}.{held.parameter} has size 0: the kernel keeps a packed copy that "
-                "cannot be read back",
-            )
+            prints[held.weight] = Unreadable(held.weight, _why_unreadable(held))
             continue
         first = next(iter(tensors.values()))
         prints[held.weight] = WeightPrint(
@@ -49,6 +45,13 @@ def weight_prints(model: Any) -> dict[str, WeightPrint | Unreadable]:
             nbytes=sum(t.numel() * t.element_size() for t in tensors.values()),
         )
     return prints
+
+
+def _why_unreadable(held: Held) -> str:
+    name = f"{held.path}.{held.parameter}"
+    if held.module._parameters[held.parameter].is_meta:
+        return f"{name} is on the meta device: a sync that ended in an error left it without data"
+    return f"{name} has size 0: the kernel keeps a packed copy that cannot be read back"
 
 
 def probe_exact(model: Any) -> dict[str, WeightPrint | Unreadable]:
