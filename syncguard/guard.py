@@ -92,6 +92,7 @@ class Guard:
         same_weights: bool = False,
         what: str = "the learner's weights",
         step: StepReport | None = None,
+        start_cold: Callable[[], Engine] | None = None,
     ) -> tuple[SyncSummary, list[Verdict]]:
         """Sync once and run the checks.
 
@@ -101,6 +102,7 @@ class Guard:
             same_weights: Whether the weights are those of the sync before.
             what: What is sent, in words, for the report.
             step: The optimizer step before this sync, for the report.
+            start_cold: Starts another engine on the learner's weights, to compare with.
         """
         self._number += 1
         before, failures = self._observe_before(poison, same_weights)
@@ -112,6 +114,7 @@ class Guard:
             state_before=before.get("state_before", {}),
             poisoned=before.get("poisoned"),
             failures=failures,
+            start_cold=start_cold,
             same_weights=same_weights,
             history=dict(reversed(self._history.items())),
             value_history=dict(reversed(self._values.items())),

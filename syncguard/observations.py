@@ -7,9 +7,11 @@ only things that cross a process boundary.
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 __all__ = [
+    "ColdEngine",
     "EngineLayer",
     "GraphReads",
     "LearnerLayer",
@@ -17,6 +19,7 @@ __all__ = [
     "Poisoned",
     "ProbeOutput",
     "ProbeReference",
+    "QuantizedCanary",
     "Rederivation",
     "Samples",
     "StepReport",
@@ -291,3 +294,32 @@ class Samples:
     dequantized: NDArray[np.float64]
     float32: NDArray[np.float64]
     rounds_activations: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuantizedCanary:
+    """The canary (`syncguard.grids.canary`) after one side's quantizer.
+
+    Attributes:
+        elements: float8_e4m3fn, of the canary's shape.
+        scales: uint8 [rows, columns // 32].
+        served: The values that this side computes with, of the canary's shape; none if its kernel
+            was not asked.
+    """
+
+    elements: torch.Tensor
+    scales: torch.Tensor
+    served: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColdEngine:
+    """What an engine holds that was started on the learner's weights.
+
+    Attributes:
+        state: As `syncguard.protocols.Engine.state` gives it.
+        probe: As `syncguard.protocols.Engine.probe_exact` gives it.
+    """
+
+    state: dict[str, int]
+    probe: dict[str, WeightPrint | Unreadable]

@@ -17,6 +17,7 @@ from syncguard.checks.differences import Difference, differing_rows, find_row
 from syncguard.errors import Unsupported
 from syncguard.grids import dequantize, quantize
 from syncguard.observations import (
+    ColdEngine,
     GraphReads,
     Poisoned,
     ProbeReference,
@@ -48,6 +49,7 @@ class SyncContext:
         state_before: Fingerprints of all reachable tensors before; empty if not taken.
         poisoned: What poisoning left, if the engine was poisoned.
         failures: Name of an observation that was to be made before the sync to why it failed.
+        start_cold: Starts an engine on the learner's weights; none unless it is asked for.
         same_weights: Whether the sync sent the weights of the one before.
         history: Label of an earlier version to the learner's prints of that time, newest first.
         value_history: The same for the learner's value prints.
@@ -60,6 +62,7 @@ class SyncContext:
     graph_reads: GraphReads
     state_before: Mapping[str, int] = field(default_factory=dict)
     poisoned: Poisoned | None = None
+    start_cold: Callable[[], Engine] | None = None
     failures: Mapping[str, Exception] = field(default_factory=dict)
     same_weights: bool = False
     history: Mapping[str, Mapping[str, WeightPrint]] = field(default_factory=dict)
@@ -199,6 +202,22 @@ def _samples(view: View) -> Samples:
     )
 
 
+def _optional(side: Any, capability: str) -> Any:
+    """Ask for what only some adapters offer; none where it is not offered."""
+    ask = getattr(side, capability, None)
+    return None if ask is None else ask()
+
+
+def _cold_engine(view: View) -> ColdEngine | None:
+    if view.context.start_cold is None:
+        return None
+    engine = view.context.start_cold()
+    try:
+        return ColdEngine(dict(engine.state()), dict(engine.probe_exact()))
+    finally:
+        engine.close()
+
+
 def _manifest(view: View) -> dict[str, str]:
     layers = view.get("learner_layers")
     return {
@@ -207,9 +226,13 @@ def _manifest(view: View) -> dict[str, str]:
 
 
 _OBSERVERS: Final[dict[str, Callable[[View], Any]]] = {
+    "canary_engine": lambda view: _optional(view.engine, "quantize_canary"),
+    "canary_learner": lambda view: _optional(view.learner, "quantize_canary"),
+    "cold_engine": _cold_engine,
     "differences": _differences,
     "engine_layers": lambda view: view.engine.layers(),
     "exact_probe": lambda view: view.engine.probe_exact(),
+    "first_sync": lambda view: view.context.record.number == 1,
     "graph_reads": lambda view: view.context.graph_reads,
     "learner_layers": lambda view: view.learner.layers(),
     "learner_prints": lambda view: view.learner.prints(),
@@ -226,6 +249,7 @@ _OBSERVERS: Final[dict[str, Callable[[View], Any]]] = {
     "storage_before": lambda view: view.context.storage_before,
     "sync_record": lambda view: view.context.record,
     "value_history": lambda view: view.context.value_history,
+    "warm_state": lambda view: view.engine.state() if view.context.start_cold else {},
     "weight_prints": lambda view: view.engine.weight_prints(),
 }
 

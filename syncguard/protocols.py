@@ -12,6 +12,7 @@ from syncguard.observations import (
     GraphReads,
     LearnerLayer,
     ProbeOutput,
+    QuantizedCanary,
     Rederivation,
     StepReport,
     StoredTensor,
@@ -40,6 +41,9 @@ class Learner(Protocol):
 
         A tied weight that is sent under another name travels under none.
         """
+
+    def quantize_canary(self) -> QuantizedCanary | None:
+        """The canary through the quantizer of the forward; none if nothing is quantized."""
 
     def grid_tensors(self, weight: str) -> Mapping[str, torch.Tensor]:
         """The forward grid of one weight, in checkpoint layout.
@@ -125,6 +129,12 @@ class Engine(Protocol):
 
     def rederive(self) -> Sequence[Rederivation]:
         """Derive every readable derived tensor again from its canonical tensors; compare."""
+
+    def quantize_canary(self) -> QuantizedCanary | None:
+        """The canary through the engine's quantizer and its kernel.
+
+        None if the engine quantizes no weights itself.
+        """
 
     def storage(self) -> Sequence[StoredTensor]:
         """Every tensor that can be reached from the model."""

@@ -1,6 +1,8 @@
 """The checks: pure judgements on observations, one module a condition."""
 
 from syncguard.checks import (
+    canary,
+    cold_warm,
     completeness,
     derived_state,
     freshness,
@@ -18,6 +20,8 @@ __all__ = ["CHECKS", "Check", "Judgement", "check"]
 _MODULES = (
     layer_set,
     weight_grid,
+    canary,
+    cold_warm,
     derived_state,
     storage_identity,
     completeness,

@@ -6,7 +6,7 @@ from typing import Final
 
 from syncguard.verdict import Coverage, Reason, Status
 
-__all__ = ["Judgement", "failed", "listed", "not_run", "passed"]
+__all__ = ["Judgement", "counted", "failed", "listed", "not_run", "passed"]
 
 _LISTED: Final = 8
 
@@ -65,9 +65,26 @@ def failed(
     )
 
 
-def not_run(reason: Reason, message: str, coverage: Coverage | None = None) -> Judgement:
+def not_run(
+    reason: Reason,
+    message: str,
+    coverage: Coverage | None = None,
+    *,
+    evidence: Iterable[tuple[str, str]] = (),
+) -> Judgement:
     """The question could not be answered."""
-    return Judgement(Status.NOT_RUN, message, reason=reason, coverage=coverage or Coverage())
+    return Judgement(
+        Status.NOT_RUN,
+        message,
+        reason=reason,
+        coverage=coverage or Coverage(),
+        evidence=tuple(evidence),
+    )
+
+
+def counted(number: int, one: str, many: str) -> str:
+    """A number and what it counts, such as ``1 layer differs`` or ``3 layers differ``."""
+    return f"{number} {one if number == 1 else many}"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -1,71 +1,116 @@
 """C1: the sampler quantizes exactly the layers that the learner runs in low precision."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from syncguard.checks.judgement import Judgement, failed, listed, not_run, passed
+from syncguard.checks.judgement import Judgement, counted, failed, listed, not_run, passed
+from syncguard.checks.matching import MATRICES
 from syncguard.checks.registry import check
+from syncguard.grids import GRIDS
 from syncguard.observations import EngineLayer, LearnerLayer
 from syncguard.verdict import Coverage, Reason, explain
 
 __all__ = ["layer_set"]
 
-_MATRICES: Final = frozenset({"linear", "head", "embedding", "expert", "router"})
+_PLAIN: Final = frozenset(name for name, grid in GRIDS.items() if grid.plain)
+
+Held = Mapping[str, Sequence[EngineLayer]]
 
 
 @check("layer-set", "C1")
 def layer_set(
     learner_layers: Sequence[LearnerLayer], engine_layers: Sequence[EngineLayer]
 ) -> Judgement:
-    """Compare the grids that both sides' live layers compute in, weight by weight.
+    """Compare the grids that both sides' live layers compute in, weight by weight, on each rank.
 
     Both tables are observed: the learner's from a forward, the engine's from the live modules'
     quantization methods and kernels. A configuration list or a parameter's dtype is neither.
+    Two formats without scales count as the same grid: whether bf16 values survive in a float32
+    parameter is a matter of values, which C2 compares.
     """
-    learner = {layer.weight: layer for layer in learner_layers if layer.kind in _MATRICES}
-    if not learner or not engine_layers:
-        side = "the learner" if not learner else "the engine"
+    learner = {layer.weight: layer for layer in learner_layers}
+    required = {weight for weight, layer in learner.items() if layer.kind in MATRICES}
+    if not required or not engine_layers:
+        side = "the learner" if not required else "the engine"
         return not_run(Reason.MISSING_INPUT, f"{side} reported no layers")
-    engine = {weight: layer for layer in engine_layers for weight in layer.parts}
-    wrong = {
-        weight: (learner[weight].grid, engine[weight].grid)
-        for weight in learner.keys() & engine.keys()
-        if learner[weight].grid != engine[weight].grid
+    engine = _held(learner, engine_layers)
+    deviating = {
+        weight: [layer for layer in held if layer.grid != learner[weight].grid]
+        for weight, held in engine.items()
+        if weight in learner
     }
-    missing = sorted(learner.keys() - engine.keys())
+    wrong = {
+        weight: layers
+        for weight, held in deviating.items()
+        if (layers := [x for x in held if not {x.grid, learner[weight].grid} <= _PLAIN])
+    }
+    missing = sorted(required - engine.keys())
     unknown = sorted(engine.keys() - learner.keys())
-    coverage = Coverage(len(learner.keys() & engine.keys()), len(learner.keys() | engine.keys()))
+    coverage = Coverage(len(required & engine.keys()), len(required | engine.keys()))
     count = len(wrong) + len(missing) + len(unknown)
+    ranks = {layer.rank for layer in engine_layers}
     if not count:
-        low = sum(layer.grid not in _PLAIN for layer in learner.values())
+        low = sum(learner[weight].grid not in _PLAIN for weight in required)
         return passed(
-            f"{low} of {len(learner)} layers are quantized on both sides, the same ones",
+            f"{low} of {counted(len(required), 'layer is', 'layers are')} quantized on both sides, "
+            "the same ones",
             coverage,
             measured=0,
             bound=0,
+            evidence=[
+                (weight, f"{_grids(learner[weight], held, ranks)}; neither is quantized")
+                for weight, held in sorted(deviating.items())
+                if held
+            ],
         )
     return failed(
-        _message(wrong, missing, unknown, engine),
+        _message(wrong, missing, unknown, learner),
         coverage,
         subject=min([*wrong, *missing, *unknown]),
         measured=count,
         bound=0,
-        evidence=[(weight, f"learner {a}, engine {b}") for weight, (a, b) in sorted(wrong.items())]
-        + [(weight, "the engine has no such layer") for weight in missing]
-        + [(weight, "the learner has no such layer") for weight in unknown],
+        evidence=[
+            *((weight, _grids(learner[weight], wrong[weight], ranks)) for weight in sorted(wrong)),
+            *((weight, "the engine has no such layer") for weight in missing),
+            *((weight, "the learner has no such layer") for weight in unknown),
+        ],
     )
 
 
-_PLAIN: Final = frozenset({"bf16", "fp16", "fp32"})
+def _held(learner: Mapping[str, LearnerLayer], engine_layers: Sequence[EngineLayer]) -> Held:
+    """The engine's layers by weight, of all ranks; a tied weight may live under the other name."""
+    held: dict[str, list[EngineLayer]] = defaultdict(list)
+    for layer in engine_layers:
+        for weight in layer.parts:
+            held[weight].append(layer)
+    shared = {
+        weight: held[layer.tied_to]
+        for weight, layer in learner.items()
+        if weight not in held and layer.tied_to in held
+    }
+    return {**held, **shared}
+
+
+def _grids(learner: LearnerLayer, engine: Sequence[EngineLayer], ranks: set[int]) -> str:
+    """Both sides' grids in words, with the ranks that deviate where there are several."""
+    by_grid: dict[str, list[int]] = defaultdict(list)
+    for layer in engine:
+        by_grid[layer.grid].append(layer.rank)
+    told = [
+        grid + (f" on rank {listed([str(rank) for rank in sorted(set(on))])}" if ranks > {0} else "")
+        for grid, on in sorted(by_grid.items())
+    ]
+    return f"learner {learner.grid}, engine {' and '.join(told)}"
 
 
 def _message(
-    wrong: Mapping[str, tuple[str, str]],
+    wrong: Held,
     missing: Sequence[str],
     unknown: Sequence[str],
-    engine: Mapping[str, EngineLayer],
+    learner: Mapping[str, LearnerLayer],
 ) -> str:
-    plain = sorted(weight for weight, (_, grid) in wrong.items() if grid in _PLAIN)
+    plain = sorted(weight for weight, held in wrong.items() if held[0].grid in _PLAIN)
     low = sorted(wrong.keys() - set(plain))
     got = [
         *([f"the engine leaves unquantized: {listed(plain)}"] if plain else []),
@@ -73,17 +118,18 @@ def _message(
         *([f"the engine has no: {listed(missing)}"] if missing else []),
         *([f"the learner has no: {listed(unknown)}"] if unknown else []),
     ]
-    methods = sorted({engine[weight].method for weight in wrong})
+    methods = sorted({layer.method for held in wrong.values() for layer in held})
     causes = [
         *(["an exclusion pattern matches more than was meant"] if plain else []),
         *(["lm_head, embedding or router is missing from the exclusions"] if low else []),
         *(["names of the two sides do not map to each other"] if missing or unknown else []),
     ]
+    names = sorted([*wrong, *missing, *unknown])
     return explain(
-        f"{len(wrong) + len(missing) + len(unknown)} layers differ between learner and engine",
-        where=listed(sorted([*wrong, *missing, *unknown])),
+        f"{counted(len(names), 'layer differs', 'layers differ')} between learner and engine",
+        where=listed(names),
         expected="the grids of the learner's forward: "
-        + (listed([f"{w} {a}" for w, (a, _) in sorted(wrong.items())]) or "every layer present"),
+        + (listed([f"{w} {learner[w].grid}" for w in sorted(wrong)]) or "every layer present"),
         got="; ".join(got) + (f" (live methods: {', '.join(methods)})" if methods else ""),
         cause="; ".join(causes),
         todo="compare the engine's exclusion list with the learner's filter; ask the live modules, "

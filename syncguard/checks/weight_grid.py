@@ -1,12 +1,14 @@
 """C2: the sampler's weights are the learner's forward weight grid."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from syncguard.checks.differences import Difference, describe, differing_rows
-from syncguard.checks.judgement import Judgement, failed, listed, not_run, passed
+from syncguard.checks.judgement import Judgement, counted, failed, listed, not_run, passed
+from syncguard.checks.matching import answers
 from syncguard.checks.registry import check
 from syncguard.observations import LearnerLayer, Unreadable, WeightPrint
 from syncguard.verdict import Coverage, Reason, explain
@@ -25,106 +27,183 @@ def weight_bytes(
 ) -> Judgement:
     """Compare every byte of every weight with what the learner's forward used.
 
-    All weights count, not only quantized ones: norms, biases, embeddings, buffers. Where the
-    engine keeps only a packed copy, the exact probe's answer takes the place of the bytes. Scales
-    of blocks that hold only zeros may differ: the values are the same in every scale, and one
-    kernel refuses the scale that the rule gives.
+    All weights count, not only quantized ones: norms, biases, embeddings, buffers; and every copy
+    of them, on each rank and replica. Where the engine keeps only a packed copy, or holds the
+    weight in another grid, the exact probe's answer takes the place of the bytes. Two
+    differences are none of values and pass: scales of blocks that hold only zeros (one kernel
+    refuses the scale that the rule gives), and a format without scales that holds every value of
+    another one, such as float32 for bf16.
     """
     if not learner_prints or not weight_prints:
         return not_run(Reason.MISSING_INPUT, "one of the sides reported no weights")
-    total = sum(print_.nbytes for print_ in learner_prints.values())
-    by_weight = {difference.weight: difference for difference in differences}
+    told = {difference.weight: difference for difference in differences}
     wrong: dict[str, str] = {}
-    checked = covered = 0
     unseen: dict[str, str] = {}
-    for layer in learner_layers:
-        mine = learner_prints[layer.weight]
-        theirs = weight_prints.get(layer.weight)
-        if isinstance(theirs, WeightPrint) and differing_rows(mine, theirs) is not None:
-            difference = by_weight.get(layer.weight)
-            if difference is not None and not difference.only_zero_blocks:
-                wrong[layer.weight] = f"{_rows(difference)}: {describe(difference)}"
-        elif isinstance(theirs, WeightPrint):
-            wrong[layer.weight] = (
-                f"the learner holds {mine.grid} {list(mine.shape)}, "
-                f"the engine {theirs.grid} {list(theirs.shape)}"
-            )
-        else:
-            probed = exact_probe.get(layer.weight)
-            if not isinstance(probed, WeightPrint) or layer.weight not in learner_values:
-                unseen[layer.weight] = theirs.why if theirs is not None else "the engine has none"
-                continue
-            rows = np.flatnonzero(probed.rows["values"] != learner_values[layer.weight])
-            if rows.size:
-                wrong[layer.weight] = f"{rows.size} of {mine.shape[0]} rows, seen by the probe"
-        checked += 1
-        covered += mine.nbytes
+    checked = covered = probed = 0
+    for weight, copies in answers(learner_layers, weight_prints).items():
+        mine = learner_prints.get(weight)
+        if mine is None or not copies:
+            unseen[weight] = f"the {'learner' if mine is None else 'engine'} has none"
+            continue
+        found = {
+            key: _judged(mine, copy, told.get(key), exact_probe.get(key), learner_values.get(weight))
+            for key, copy in copies.items()
+        }
+        wrong |= {key: copy.wrong for key, copy in found.items() if copy.wrong}
+        blind = {key: copy.unseen for key, copy in found.items() if copy.unseen}
+        unseen |= blind
+        probed += any(copy.probed for copy in found.values())
+        checked += not blind
+        covered += 0 if blind else mine.nbytes
+    total = sum(print_.nbytes for print_ in learner_prints.values())
     coverage = Coverage(checked, len(learner_layers), covered, total)
     if wrong:
-        return failed(
-            _message(wrong),
-            coverage,
-            subject=next(iter(wrong)),
-            measured=len(wrong),
-            bound=0,
-            evidence=wrong.items(),
-        )
+        return _failed(wrong, coverage)
     if unseen:
         return not_run(
             Reason.UNSUPPORTED,
             explain(
-                f"{len(unseen)} weights can be neither read nor probed",
+                f"{counted(len(unseen), 'weight', 'weights')} can be neither read nor probed",
                 where=listed(sorted(unseen)),
                 got=next(iter(unseen.values())),
+                todo="let the adapter read the weight, or probe its serving path",
             ),
             coverage,
+            evidence=sorted(unseen.items()),
         )
-    probed_count = sum(isinstance(print_, Unreadable) for print_ in weight_prints.values())
-    note = f", {probed_count} of them through the exact probe" if probed_count else ""
-    return passed(f"{checked} weights are the learner's{note}", coverage, measured=0, bound=0)
+    note = f", {probed} of them through the exact probe" if probed else ""
+    return passed(
+        f"{counted(checked, 'weight is', 'weights are')} the learner's{note}",
+        coverage,
+        measured=0,
+        bound=0,
+    )
 
 
 @check("weight-values", "C2")
 def weight_values(
-    learner_prints: Mapping[str, WeightPrint], differences: Sequence[Difference]
+    learner_layers: Sequence[LearnerLayer],
+    learner_prints: Mapping[str, WeightPrint],
+    weight_prints: Mapping[str, WeightPrint | Unreadable],
+    differences: Sequence[Difference],
 ) -> Judgement:
     """Compare dequantized values where bytes differ.
 
     Bytes that differ in a value-neutral way (another scale for the same values) are a difference
-    of convention; this check tells whether the policy is touched.
+    of convention; this check tells whether the policy is touched. Weights that cannot be read, or
+    are in another grid, are not covered: the exact probe speaks of those.
     """
     if not learner_prints:
         return not_run(Reason.MISSING_INPUT, "the learner reported no weights")
-    total = sum(print_.nbytes for print_ in learner_prints.values())
-    coverage = Coverage(len(learner_prints), len(learner_prints), total, total)
-    wrong = {d.weight: f"{_rows(d)}: {describe(d)}" for d in differences if d.values_differ}
-    if not wrong:
-        same = len(differences)
-        note = f"; {same} differ in encoding only" if same else ""
-        return passed(f"all weights hold the learner's values{note}", coverage, measured=0, bound=0)
-    return failed(
-        _message(wrong),
+    found = answers(learner_layers, weight_prints)
+    read = [
+        mine
+        for weight, mine in learner_prints.items()
+        if found.get(weight) and all(_readable(mine, copy) for copy in found[weight].values())
+    ]
+    coverage = Coverage(
+        len(read),
+        len(learner_prints),
+        sum(mine.nbytes for mine in read),
+        sum(mine.nbytes for mine in learner_prints.values()),
+    )
+    wrong = {
+        difference.weight: _text(difference.rows, learner_prints[difference.of], difference)
+        for difference in differences
+        if difference.values_differ
+    }
+    if wrong:
+        return _failed(wrong, coverage)
+    if not read:
+        return not_run(
+            Reason.UNSUPPORTED, "no weight of this engine can be read in the learner's grid"
+        )
+    note = f"; {len(differences)} differ in encoding only" if differences else ""
+    return passed(
+        f"{counted(len(read), 'weight holds', 'weights hold')} the learner's values{note}",
         coverage,
-        subject=next(iter(wrong)),
-        measured=len(wrong),
+        measured=0,
         bound=0,
-        evidence=wrong.items(),
     )
 
 
-def _rows(difference: Difference) -> str:
-    first = int(difference.rows[0])
-    return f"{difference.rows.size} of {difference.total} rows, the first is {first}"
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is known of one copy: why it is wrong, or why nothing is known; else it is right."""
+
+    wrong: str = ""
+    unseen: str = ""
+    probed: bool = False
 
 
-def _message(wrong: Mapping[str, str]) -> str:
+def _judged(
+    mine: WeightPrint,
+    theirs: WeightPrint | Unreadable,
+    difference: Difference | None,
+    probe: WeightPrint | Unreadable | None,
+    values: NDArray[np.uint64] | None,
+) -> _Found:
+    rows = differing_rows(mine, theirs) if isinstance(theirs, WeightPrint) else None
+    if rows is not None:
+        neutral = not rows.size or (difference is not None and difference.neutral)
+        return _Found() if neutral else _Found(wrong=_text(rows, mine, difference))
+    served = _served(probe, values)
+    if served is None:
+        if isinstance(theirs, Unreadable):
+            return _Found(unseen=theirs.why)
+        return _Found(wrong=_forms(mine, theirs))
+    if not served.size:
+        return _Found(probed=True)
+    told = _text(served, mine, None)
+    if isinstance(theirs, Unreadable):
+        return _Found(wrong=f"{told}, seen by the exact probe", probed=True)
+    return _Found(wrong=f"{_forms(mine, theirs)}; through the exact probe {told}", probed=True)
+
+
+def _readable(mine: WeightPrint, theirs: WeightPrint | Unreadable) -> bool:
+    return isinstance(theirs, WeightPrint) and differing_rows(mine, theirs) is not None
+
+
+def _served(
+    probe: WeightPrint | Unreadable | None, values: NDArray[np.uint64] | None
+) -> NDArray[np.int64] | None:
+    """Rows that the serving path computes with otherwise; none if it cannot tell."""
+    if not isinstance(probe, WeightPrint) or values is None:
+        return None
+    rows = probe.rows["values"]
+    return np.flatnonzero(rows != values) if rows.shape == values.shape else np.arange(values.size)
+
+
+def _text(rows: NDArray[np.int64], mine: WeightPrint, difference: Difference | None) -> str:
+    total = next(iter(mine.rows.values())).size
+    kind = f": {describe(difference)}" if difference is not None else ""
+    return f"{rows.size} of {total} rows differ, the first is {int(rows[0])}{kind}"
+
+
+def _forms(mine: WeightPrint, theirs: WeightPrint) -> str:
+    return (
+        f"the learner holds {mine.grid} {list(mine.shape)}, "
+        f"the engine {theirs.grid} {list(theirs.shape)}"
+    )
+
+
+def _failed(wrong: Mapping[str, str], coverage: Coverage) -> Judgement:
     weight, kind = next(iter(wrong.items()))
-    return explain(
-        f"{len(wrong)} weights differ from what the learner's forward used",
-        where=listed(list(wrong)),
-        expected=f"{weight}: the bytes of the learner's forward grid",
-        got=f"{weight}: {kind}",
-        cause="the weight was not written, was written from another source or version, or was "
-        "quantized by another rule than the learner's",
-        todo="compare the quantizers on the canary tensor; check what the exporter read and when",
+    return failed(
+        explain(
+            f"{counted(len(wrong), 'weight differs', 'weights differ')} from what the learner's "
+            "forward used",
+            where=listed(list(wrong)),
+            expected="the bytes of the learner's forward grid",
+            got=f"{weight}: {kind}",
+            cause="the weight was not written, was written from another source or version, or was "
+            "quantized by another rule than the learner's",
+            todo="compare the quantizers on the canary tensor; check what the exporter read and "
+            "when",
+        ),
+        coverage,
+        subject=weight,
+        measured=len(wrong),
+        bound=0,
+        evidence=wrong.items(),
     )

@@ -8,7 +8,7 @@ partials, caches in module globals. This walk finds them all and names how it fo
 import functools
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -61,12 +61,24 @@ def storage_of(root: torch.nn.Module, caches: tuple[str, ...] = ()) -> list[Stor
     ]
 
 
-def state_of(root: torch.nn.Module, caches: tuple[str, ...] = ()) -> dict[str, int]:
-    """A fingerprint of every tensor that can be reached from a model, by path."""
+def state_of(
+    root: torch.nn.Module, caches: tuple[str, ...] = (), requests: Collection[int] = ()
+) -> dict[str, int]:
+    """A fingerprint of every tensor that can be reached from a model, by path.
+
+    Args:
+        root: The model.
+        caches: As in `reachable_tensors`.
+        requests: Addresses of storages that hold the state of requests, such as the KV cache;
+            they are left out.
+    """
     return {
         path: fingerprint(tensor)
         for path, kind, tensor in reachable_tensors(root, caches)
-        if tensor.numel() and tensor.device.type != "meta" and kind != "closure"
+        if tensor.numel()
+        and tensor.device.type != "meta"
+        and kind != "closure"
+        and tensor.untyped_storage().data_ptr() not in requests
     }
 
 

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from syncguard.checkpoints import read_checkpoint
 from syncguard.fingerprint import row_prints, value_print
-from syncguard.grids import GRIDS, dequantize
+from syncguard.grids import GRIDS, canary, dequantize
 from syncguard.learners.loading import load_model, lower_to_mxfp8
 from syncguard.learners.naming import kinds, ties
 from syncguard.learners.observing import UsedGrid, watch
 from syncguard.learners.optimizing import Masters
 from syncguard.learners.scoring import score
 from syncguard.learners.training import policy_gradient, shares_changed
-from syncguard.observations import LearnerLayer, StepReport, WeightPrint
+from syncguard.observations import LearnerLayer, QuantizedCanary, StepReport, WeightPrint
 from syncguard.seams import Seam, Seams
 
 __all__ = ["LOGPROB_MODES", "TransformersLearner"]
@@ -131,6 +131,19 @@ class TransformersLearner:
         if self._wire == "mxfp8" and weight in self._observe():
             return (weight, f"{weight}_scale")
         return (weight,)
+
+    def quantize_canary(self) -> QuantizedCanary | None:
+        """The canary as the weight of a linear layer, in a forward like the model's."""
+        if self.quantization != "mxfp8":
+            return None
+        weight = canary()
+        layer = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=weight.dtype)
+        layer.weight = torch.nn.Parameter(weight)
+        lower_to_mxfp8(torch.nn.ModuleDict({"canary": layer}))
+        with torch.no_grad(), watch({"canary": layer.weight}) as used:
+            layer(torch.ones(32, weight.shape[1], dtype=weight.dtype))
+        grid = used["canary"]
+        return QuantizedCanary(grid.elements, grid.scales, dequantize(grid.elements, grid.scales))
 
     def grid_tensors(self, weight: str) -> dict[str, torch.Tensor]:
         """The grid that the forward computed with for one weight, in checkpoint layout.

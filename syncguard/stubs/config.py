@@ -1,6 +1,7 @@
 """What the stub engine decides when it builds a layer: method, kernel, layout."""
 
-from syncguard.stubs.kernels import LAYOUTS, Mxfp8Kernel, PackedKernel, PlainKernel
+from syncguard.stubs.kernels import Mxfp8Kernel, PackedKernel, PlainKernel
+from syncguard.stubs.layouts import LAYOUTS
 from syncguard.stubs.methods import Mxfp8OnlineMethod, Mxfp8SerializedMethod, UnquantizedMethod
 from syncguard.stubs.topology import Topology
 
@@ -27,7 +28,7 @@ class QuantConfig:
         return self.topology.quantization == "none" or module in self.ignore
 
     def choose_layout(self, module: str) -> str:
-        """The kernel layout of a module: a name of `syncguard.stubs.kernels.LAYOUTS`."""
+        """The kernel layout of a module: a name of `syncguard.stubs.layouts.LAYOUTS`."""
         topology = self.topology
         if module.endswith(".experts"):
             return topology.expert_kernel

@@ -30,6 +30,7 @@ from syncguard.stubs.graph import capture
 from syncguard.stubs.memory import CACHES, Memory
 from syncguard.stubs.rebalancing import rebalance
 from syncguard.stubs.session import Receiver
+from syncguard.stubs.threads import inference
 from syncguard.stubs.topology import Topology, weight_specs
 from syncguard.stubs.weights import initial_weights
 
@@ -65,6 +66,7 @@ class StubEngine:
             self._specs[f"{_HEAD}.weight"] = replace(tied, name=f"{_HEAD}.weight", kind="head")
         self.restart()
 
+    @inference()
     def restart(self) -> None:
         """Build the engine again from its configuration, as a new process would."""
         topology = self.topology
@@ -83,8 +85,7 @@ class StubEngine:
         self._failed = ""
         self._asleep = 0
         self._version = ""
-        with torch.no_grad():
-            self._load_initial()
+        self._load_initial()
         if topology.graph:
             self.capture()
 
@@ -117,6 +118,7 @@ class StubEngine:
         for receiver in self.receivers:
             receiver.open()
 
+    @inference()
     def send(self, bucket: Sequence[tuple[str, torch.Tensor]]) -> None:
         """See `syncguard.protocols.Engine`.
 
@@ -126,16 +128,16 @@ class StubEngine:
         """
         record = self._opened()
         record.buckets.append(tuple(name for name, _ in bucket))
-        with torch.no_grad():
-            for receiver in self.receivers:
-                record.loaded += receiver.receive(bucket, len(record.buckets) - 1)
+        for receiver in self.receivers:
+            record.loaded += receiver.receive(bucket, len(record.buckets) - 1)
 
+    @inference()
     def flush(self) -> None:
         """Complete and fold every layer of which a part has arrived."""
-        with torch.no_grad():
-            for receiver in self.receivers:
-                receiver.flush()
+        for receiver in self.receivers:
+            receiver.flush()
 
+    @inference()
     def finish(self) -> SyncRecord:
         """See `syncguard.protocols.Engine`.
 
@@ -158,6 +160,7 @@ class StubEngine:
         record.served_version = self.version()
         return record
 
+    @inference()
     def abandon(self, error: str) -> SyncRecord:
         """See `syncguard.protocols.Engine`; the engine serves again after the next whole sync."""
         record = self._opened()
@@ -176,22 +179,22 @@ class StubEngine:
         """The version of the weights that the engine reports; empty before the first sync."""
         return self._version
 
+    @inference()
     def finalize(self) -> None:
         """Run all post-processing once more on what is loaded; this changes nothing."""
-        with torch.no_grad():
-            for receiver in self.receivers:
-                receiver.finalize()
+        for receiver in self.receivers:
+            receiver.finalize()
 
     def capture(self) -> None:
         """Capture the decoding forward of each replica: it reads these storages from now on."""
         for server in self.servers:
             server.decode_read = capture(server.ranks)
 
+    @inference()
     def rebalance(self, seed: int) -> None:
         """Place experts in other slots, each in at least one; what is served stays the same."""
-        with torch.no_grad():
-            for server in self.servers:
-                rebalance(server.ranks, seed)
+        for server in self.servers:
+            rebalance(server.ranks, seed)
 
     def seams(self) -> Seams:
         """Where a fault can be armed on the engine's side."""
@@ -216,44 +219,45 @@ class StubEngine:
                     found[f"replica{number} {kind} {key}"] = version
         return found
 
+    @inference()
     def sleep(self, level: int = 1) -> None:
         """Release memory; 1 keeps weights aside, 2 leaves them to the next sync."""
         self.reset_caches()
-        with torch.no_grad():
-            self.memory.release(level)
+        self.memory.release(level)
         self._asleep = level
 
+    @inference()
     def wake(self) -> None:
         """Take memory again; after level 2 the engine serves once a sync has brought weights."""
-        with torch.no_grad():
-            self.memory.restore()
+        self.memory.restore()
         if self._asleep > 1:
             self._failed = "the weights were released and have not been synchronized since"
         self._asleep = 0
 
+    @inference()
     def poison(self, pattern: int) -> Mapping[str, int]:
         """See `syncguard.protocols.Engine`."""
-        with torch.no_grad():
-            return observe.poison(self.ranks, pattern)
+        return observe.poison(self.ranks, pattern)
 
+    @inference()
     def weight_prints(self) -> Mapping[str, WeightPrint | Unreadable]:
         """See `syncguard.protocols.Engine` and, for further copies, `syncguard.stubs.merging`."""
         return observe.weight_prints(self.ranks, self._specs)
 
+    @inference()
     def probe_exact(self) -> Mapping[str, WeightPrint | Unreadable]:
         """See `syncguard.protocols.Engine` and, for further copies, `syncguard.stubs.merging`."""
-        with torch.no_grad():
-            return observe.probe_exact(self.ranks, self._specs)
+        return observe.probe_exact(self.ranks, self._specs)
 
+    @inference()
     def probe_random(self, rows: int, seed: int) -> Sequence[ProbeOutput]:
         """See `syncguard.protocols.Engine`."""
-        with torch.no_grad():
-            return observe.probe_random(self.ranks, self._specs, rows, seed)
+        return observe.probe_random(self.ranks, self._specs, rows, seed)
 
+    @inference()
     def rederive(self) -> Sequence[Rederivation]:
         """See `syncguard.protocols.Engine`."""
-        with torch.no_grad():
-            return observe.rederive(self.ranks, self.prefix)
+        return observe.rederive(self.ranks, self.prefix)
 
     def storage(self) -> Sequence[StoredTensor]:
         """See `syncguard.protocols.Engine`."""
@@ -269,6 +273,7 @@ class StubEngine:
             self.generate([[0, 1, 0]] * len(self.servers), tokens=2, seed=0)
         return GraphReads(reads.paths(self.storage()), captured=self.topology.graph)
 
+    @inference()
     def state(self) -> Mapping[str, int]:
         """See `syncguard.protocols.Engine`."""
         return {
@@ -277,10 +282,12 @@ class StubEngine:
             for path, print_ in state_of(rank, CACHES).items()
         }
 
+    @inference()
     def fetch_rows(self, weight: str, rows: Sequence[int]) -> Mapping[str, torch.Tensor]:
         """See `syncguard.protocols.Engine`."""
         return observe.fetch_rows(self.ranks, self._specs, weight, rows)
 
+    @inference()
     def generate(
         self, prompts: Sequence[Sequence[int]], tokens: int, seed: int
     ) -> list[tuple[list[int], NDArray[np.float64]]]:
@@ -291,12 +298,11 @@ class StubEngine:
         """
         self.admit()
         results: dict[int, tuple[list[int], NDArray[np.float64]]] = {}
-        with torch.no_grad():
-            for number, server in enumerate(self.servers):
-                rows = range(number, len(prompts), len(self.servers))
-                mine = [prompts[row] for row in rows]
-                answers = server.serve(mine, tokens, seed + number, self._version)
-                results.update(zip(rows, answers, strict=True))
+        for number, server in enumerate(self.servers):
+            rows = range(number, len(prompts), len(self.servers))
+            mine = [prompts[row] for row in rows]
+            answers = server.serve(mine, tokens, seed + number, self._version)
+            results.update(zip(rows, answers, strict=True))
         return [results[row] for row in range(len(prompts))]
 
     def admit(self) -> None:

@@ -77,7 +77,8 @@ def _layer_seams(layer: Any) -> Iterator[tuple[str, str, Seam]]:
 
 
 def _kernel_seams(layer: Any, path: str) -> Iterator[tuple[str, str, Seam]]:
-    yield "process", path, Seam(layer.quant_method, "process_weights_after_loading")
+    if layer.shards:
+        yield "process", path, Seam(layer.quant_method, "process_weights_after_loading")
     if hasattr(layer.quant_method, "quantize"):
         yield "quantizer", path, Seam(layer.quant_method, "quantize")
     reordered = any(layer.kernel.order(layer, matrix) for matrix in layer.matrices)

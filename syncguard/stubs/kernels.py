@@ -6,17 +6,15 @@ through `install`, which keeps storages, since captured graphs read them.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final
 
 import torch
 
 from syncguard.grids import dequantize, swizzle, unswizzle
 from syncguard.stubs.functions import on_grid
-from syncguard.stubs.layouts import cached_order, inverse_order, true_order
+from syncguard.stubs.layouts import LAYOUTS, Layout, cached_order, inverse_order, true_order
 
-__all__ = ["LAYOUTS", "Layout", "Mxfp8Kernel", "Operands", "PackedKernel", "PlainKernel"]
+__all__ = ["Mxfp8Kernel", "Operands", "PackedKernel", "PlainKernel"]
 
 _BLOCK: Final = 32
 _SCALE_BIAS: Final = 127
@@ -34,45 +32,6 @@ class Operands(dict[str, torch.Tensor]):
     def __init__(self, operands: Mapping[str, torch.Tensor]) -> None:
         super().__init__(operands)
         self.made: dict[str, torch.Tensor] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How a kernel wants its operands.
-
-    Attributes:
-        name: Of the layout.
-        rows: Row order of `syncguard.stubs.layouts`, or empty for the canonical one.
-        in_place: Whether rows are reordered over the canonical parameters, or in a twin.
-        swizzled: Whether scales are read from a copy in the 128x4 layout.
-        cached: Whether the kernel multiplies with a dequantized copy that it makes at first use.
-        two_level: Whether scales are taken relative to a level for each half of the rows.
-    """
-
-    name: str
-    rows: str = ""
-    in_place: bool = True
-    swizzled: bool = False
-    cached: bool = False
-    two_level: bool = False
-
-
-LAYOUTS: Final[Mapping[str, Layout]] = MappingProxyType(
-    {
-        layout.name: layout
-        for layout in (
-            Layout("plain"),
-            Layout("swizzled", swizzled=True),
-            Layout("swapped", rows="swap", swizzled=True),
-            Layout("interleaved", rows="interleave"),
-            Layout("shuffled", rows="shuffle", swizzled=True),
-            Layout("twin", rows="shuffle", in_place=False, swizzled=True),
-            Layout("cached", cached=True),
-            Layout("two_level", two_level=True),
-        )
-    }
-)
-"""The layouts by name; a new one is one row. Without scales only the order of rows remains."""
 
 
 class PlainKernel:

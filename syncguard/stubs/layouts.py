@@ -1,4 +1,4 @@
-"""Orders of rows in which kernels store weights; all keep shape and dtype.
+"""How kernels want their operands: layouts as data, and orders of rows that keep shape and dtype.
 
 A kernel computes with one fixed order, as hardware does. The software that prepares weights for
 it looks the same order up in a cache, which can go wrong.
@@ -6,18 +6,66 @@ it looks the same order up in a cache, which can go wrong.
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 import torch
 
-__all__ = ["ROW_ORDERS", "cached_order", "forget_orders", "inverse_order", "true_order"]
+__all__ = [
+    "LAYOUTS",
+    "ROW_ORDERS",
+    "Layout",
+    "cached_order",
+    "forget_orders",
+    "inverse_order",
+    "true_order",
+]
 
 _GROUP: Final = 8
 _CACHED: Final = 64
 
 _ORDERS: dict[str, torch.Tensor] = {}
 """Row orders by name and number of rows, made when first needed, shared by all engines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a kernel wants its operands.
+
+    Attributes:
+        name: Of the layout.
+        rows: Row order of `ROW_ORDERS`, or empty for the canonical one.
+        in_place: Whether rows are reordered over the canonical parameters, or in a twin.
+        swizzled: Whether scales are read from a copy in the 128x4 layout.
+        cached: Whether the kernel multiplies with a dequantized copy that it makes at first use.
+        two_level: Whether scales are taken relative to a level for each half of the rows.
+    """
+
+    name: str
+    rows: str = ""
+    in_place: bool = True
+    swizzled: bool = False
+    cached: bool = False
+    two_level: bool = False
+
+
+LAYOUTS: Final[Mapping[str, Layout]] = MappingProxyType(
+    {
+        layout.name: layout
+        for layout in (
+            Layout("plain"),
+            Layout("swizzled", swizzled=True),
+            Layout("swapped", rows="swap", swizzled=True),
+            Layout("interleaved", rows="interleave"),
+            Layout("shuffled", rows="shuffle", swizzled=True),
+            Layout("twin", rows="shuffle", in_place=False, swizzled=True),
+            Layout("cached", cached=True),
+            Layout("two_level", two_level=True),
+        )
+    }
+)
+"""The layouts by name; a new one is one row. Without scales only the order of rows remains."""
 
 
 def _swap(rows: int) -> torch.Tensor:

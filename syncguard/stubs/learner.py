@@ -13,6 +13,7 @@ from syncguard.learners.scoring import score, token_logprobs
 from syncguard.observations import LearnerLayer, StepReport, WeightPrint
 from syncguard.seams import Seam, Seams
 from syncguard.stubs.policy import forward
+from syncguard.stubs.threads import inference, single_thread
 from syncguard.stubs.topology import Topology, WeightSpec, weight_specs
 from syncguard.stubs.usage import Recipe, Use, UsedGrid
 from syncguard.stubs.weights import Masters, initial_weights
@@ -83,13 +84,13 @@ class StubLearner:
             "torch": torch.__version__,
         }
 
+    @inference()
     def layers(self) -> list[LearnerLayer]:
         """See `syncguard.protocols.Learner`; a tied head is listed under both names."""
         use = self._use("forward")
-        with torch.no_grad():
-            self._run(use, torch.arange(_OBSERVED_TOKENS)[None] % self.topology.vocab)
-            if self.topology.draft == "synced":
-                use.product(self._weights[_EMBEDDING][:1], _DRAFT)
+        self._run(use, torch.arange(_OBSERVED_TOKENS)[None] % self.topology.vocab)
+        if self.topology.draft == "synced":
+            use.product(self._weights[_EMBEDDING][:1], _DRAFT)
         rows = []
         for name, spec in self._specs.items():
             low = name in use.used and name in use.quantized
@@ -133,6 +134,7 @@ class StubLearner:
         masters = self._with_masters().values()
         return masters[self._trained().index(name)]
 
+    @inference()
     def grid_tensors(self, weight: str) -> dict[str, torch.Tensor]:
         """See `syncguard.protocols.Learner`."""
         grid = self._quantized().get(self._own(weight))
@@ -140,21 +142,25 @@ class StubLearner:
             return {"values": self._weights[self._own(weight)]}
         return {"elements": grid.elements, "scales": grid.scales}
 
+    @inference()
     def dequantized(self, weight: str) -> torch.Tensor:
         """See `syncguard.protocols.Learner`."""
         name = self._own(weight)
         plain, grid = self._weights[name], self._quantized().get(name)
         return plain if grid is None else grid.values.to(plain.dtype)
 
+    @inference()
     def prints(self) -> dict[str, WeightPrint]:
         """Fingerprints of every weight's forward grid, tied names included."""
         return {name: self._print(name, self.grid_tensors(name)) for name in self._names()}
 
+    @inference()
     def value_prints(self) -> dict[str, NDArray[np.uint64]]:
         """`value_print` of the dequantized values of every matrix, tied names included."""
         matrices = [name for name in self._names() if self.dequantized(name).ndim > 1]
         return {name: value_print(self.dequantized(name)) for name in matrices}
 
+    @inference()
     def state(self) -> dict[str, int]:
         """A fingerprint of every weight, persistent buffer and master."""
         found = {name: fingerprint(tensor) for name, tensor in self._weights.items()}
@@ -163,6 +169,7 @@ class StubLearner:
             found |= {f"masters.{name}": fingerprint(master) for name, master in pairs}
         return found
 
+    @inference()
     def logprobs(
         self, sequences: Sequence[Sequence[int]], *, mode: str = "forward"
     ) -> list[NDArray[np.float64]]:
@@ -172,6 +179,7 @@ class StubLearner:
         use = self._use(mode)
         return score(lambda tokens: self._run(use, tokens), sequences, self.topology.vocab)
 
+    @single_thread()
     def step(self, learning_rate: float) -> StepReport:
         """Take one optimizer step: policy gradient on random tokens and advantages, AdamW.
 
@@ -199,6 +207,7 @@ class StubLearner:
         elements, scales = _shares_changed(before, self._quantized())
         return StepReport(learning_rate, float(loss.detach()), changed / total, elements, scales)
 
+    @inference()
     def perturb(self, scale: float, seed: int = 0) -> None:
         """Add noise of ``scale`` standard deviations to every weight, through the masters."""
         self._with_masters().add_noise(scale, seed)

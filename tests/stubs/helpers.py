@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from syncguard.guard import bucketed
 from syncguard.observations import SyncRecord, Unreadable, WeightPrint
 from syncguard.stubs import StubEngine, StubLearner, Topology, make_stub_engine, make_stub_learner
 
@@ -34,11 +33,12 @@ def pair(topology: Topology, seed: int = 0) -> tuple[StubLearner, StubEngine]:
 
 
 def sync(
-    learner: StubLearner, engine: StubEngine, number: int = 1, bucket_bytes: int = 1 << 13
+    learner: StubLearner, engine: StubEngine, number: int = 1, per_bucket: int = 4
 ) -> SyncRecord:
+    weights = list(learner.weights())
     engine.begin(number, str(number))
-    for bucket in bucketed(learner.weights(), bucket_bytes):
-        engine.send(bucket)
+    for first in range(0, len(weights), per_bucket):
+        engine.send(weights[first : first + per_bucket])
     return engine.finish()
 
 

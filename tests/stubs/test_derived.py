@@ -22,7 +22,7 @@ _EXPERTS = "model.layers.0.mlp.experts"
 _PARTS = {f"model.layers.0.self_attn.{part}_proj.weight" for part in "qkv"}
 _GATES = {f"model.layers.0.mlp.experts.{e}.{p}_proj.weight" for e in (0, 1) for p in ("gate", "up")}
 _DOWNS = {f"model.layers.0.mlp.experts.{e}.down_proj.weight" for e in (0, 1)}
-_MOE = {"layers": 1, "experts": 2, "top_k": 1}
+_MOE: dict[str, Any] = {"layers": 1, "experts": 2, "top_k": 1}
 
 # Topology, site of post_process, weights whose serving path is stale, whether bytes tell too.
 _KINDS: dict[str, tuple[Topology, str, set[str], bool]] = {

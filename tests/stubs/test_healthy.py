@@ -70,7 +70,7 @@ def test_same_weights_change_nothing(topology: Topology) -> None:
     sync(learner, engine)
     engine.probe_exact()
     before, answers = engine.state(), engine.generate(PROMPTS, 4, seed=1)
-    sync(learner, engine, 2, bucket_bytes=1 << 10)
+    sync(learner, engine, 2, per_bucket=3)
     assert engine.state() == before
     again = engine.generate(PROMPTS, 4, seed=1)
     assert [tokens for tokens, _ in again] == [tokens for tokens, _ in answers]

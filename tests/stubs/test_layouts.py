@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from syncguard.stubs import layouts
-from syncguard.stubs.kernels import LAYOUTS
-from syncguard.stubs.layouts import ROW_ORDERS, cached_order, inverse_order, true_order
+from syncguard.stubs.layouts import LAYOUTS, ROW_ORDERS, cached_order, inverse_order, true_order
 
 _ROWS = (2, 8, 16, 20, 64)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from syncguard.stubs import NotServing, StubEngine, StubLearner, Topology
-from tests.stubs.helpers import differing_prints, pair, policy_gap, skipping, sync
+from tests.stubs.helpers import counting, differing_prints, pair, policy_gap, skipping, sync
 
 _ATTENTION = "model.layers.0.self_attn"
 _Q, _K, _V = (f"{_ATTENTION}.{part}_proj.weight" for part in "qkv")
@@ -25,7 +25,7 @@ def _without(learner: StubLearner, *names: str) -> list[tuple[str, torch.Tensor]
 
 def test_ledger_tells_what_went_where() -> None:
     learner, engine = pair(Topology(layers=1, experts=2, ranks=2, kv_heads=4))
-    record = sync(learner, engine, bucket_bytes=1)
+    record = sync(learner, engine, per_bucket=1)
     names = [name for name, _ in learner.weights()]
     assert [name for bucket in record.buckets for name in bucket] == names
     assert [row.bucket for row in record.loaded] == sorted(row.bucket for row in record.loaded)
@@ -121,10 +121,9 @@ def test_what_cannot_be_loaded(name: str, text: str) -> None:
     learner, engine = pair(_TOPOLOGY)
     sync(learner, engine)
     engine.begin(2, "2")
-    broken = [(name, torch.zeros(3, 3)), *_without(learner, name, _K, _V)]
+    whole = [item for item in learner.weights() if item[0] != name]
     with pytest.raises(ValueError, match="weight") as caught:
-        for item in [*broken, *((n, t) for n, t in learner.weights() if n in (_K, _V))]:
-            engine.send([item])
+        engine.send([(name, torch.zeros(3, 3)), *whole])
     assert text in str(caught.value)
     record = engine.abandon("it failed")
     assert (record.error, record.served_version) == ("it failed", "1")
@@ -168,14 +167,10 @@ def test_head_on_the_wire_of_a_tied_model_is_ignored() -> None:
 def test_seams_of_loading_are_passed(seam: str) -> None:
     learner, engine = pair(_TOPOLOGY)
     site = next(site for site in engine.seams()[seam] if site.startswith(f"{_ATTENTION}.qkv_proj"))
-    counted: list[object] = []
-
-    def count(original):  # type: ignore[no-untyped-def]
-        return lambda *args: (counted.append(args), original(*args))[1]
-
-    with engine.seams()[seam][site].wrap(count):
+    counted: list[str] = []
+    with engine.seams()[seam][site].wrap(counting(lambda: counted.append(site))):
         sync(learner, engine)
-    assert len(counted) == 1
+    assert counted == [site]
 
 
 def test_unquantized_bytes_reach_the_kernel_if_processing_is_skipped() -> None:

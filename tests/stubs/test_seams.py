@@ -1,12 +1,22 @@
 """Seams replace a callable for a while, and leave no trace."""
 
+import contextlib
+import functools
 from typing import Any
 
 import pytest
 
 from syncguard.seams import SEAM_NAMES, Seam
 from syncguard.stubs import Topology
-from tests.stubs.helpers import TOPOLOGIES, differing_prints, pair, places, policy_gap, sync
+from tests.stubs.helpers import (
+    TOPOLOGIES,
+    counting,
+    differing_prints,
+    pair,
+    places,
+    policy_gap,
+    sync,
+)
 
 
 class _Owner:
@@ -91,15 +101,12 @@ def test_every_seam_of_a_sync_is_passed() -> None:
         if name not in unused
         for site, seam in seams.items()
     ]
-    for name, site, seam in sites:
-
-        def note(original: Any, key: tuple[str, str] = (name, site)) -> Any:
-            return lambda *args, **kw: (fired.add(key), original(*args, **kw))[1]
-
-        with seam.wrap(note):
-            learner.perturb(1e-3)
-            sync(learner, engine)
-            policy_gap(learner, engine)
+    with contextlib.ExitStack() as wraps:
+        for name, site, seam in sites:
+            wrapper = counting(functools.partial(fired.add, (name, site)))
+            wraps.enter_context(seam.wrap(wrapper))
+        sync(learner, engine)
+        policy_gap(learner, engine)
     silent = {(name, site) for name, site, _ in sites} - fired
     assert silent == set()
 

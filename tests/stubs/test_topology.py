@@ -68,5 +68,5 @@ def test_specs_name_everything_once() -> None:
 def test_correction_biases_lie_where_bf16_cannot_tell_them_apart() -> None:
     weights = initial_weights(Topology(experts=8), seed=0)
     bias = weights["model.layers.0.mlp.gate.e_score_correction_bias"]
-    assert bias.unique().numel() == 8
-    assert bias.bfloat16().unique().numel() < 8
+    assert len(set(bias.tolist())) == 8
+    assert len(set(bias.bfloat16().tolist())) < 8

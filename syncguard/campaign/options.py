@@ -1,0 +1,94 @@
+"""What a campaign is to run, as the command line asks for it."""
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+from syncguard.campaign.cell import STAGES
+from syncguard.campaign.places import ENGINES
+from syncguard.errors import UsageError
+
+__all__ = ["CampaignOptions"]
+
+_TIMEOUTS: Final = {"stub": 60.0, "vllm": 240.0}
+_CHECK_TIMEOUTS: Final = {"stub": 3.0, "vllm": 30.0}
+_BATCHES: Final = {"stub": 20, "vllm": 1}
+_MOST_LIVE: Final = 2
+"""Live engines at a time: each takes most of a gigabyte."""
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignOptions:
+    """See ``syncguard campaign --help``.
+
+    Attributes:
+        engine: One of `syncguard.campaign.places.ENGINES`.
+        faults: Names or patterns.
+        checks: Names or patterns.
+        sites: Names or patterns.
+        stages: Some of `syncguard.campaign.cell.STAGES`.
+        seeds: How many seeds for each fault, site and stage.
+        first_seed: The first of them, and of the healthy runs'.
+        healthy: How many healthy runs.
+        all_sites: Whether to take all sites of a fault, not the first, one amid and the last.
+        no_faults: Whether to run only the healthy runs.
+        workers: Processes at a time; 0 means one for each core.
+        timeout_s: Limit for a cell; 0 means one that suits the engine.
+
+    Raises:
+        UsageError: A value is out of range.
+    """
+
+    engine: str = "stub"
+    faults: tuple[str, ...] = ("*",)
+    checks: tuple[str, ...] = ("*",)
+    sites: tuple[str, ...] = ("*",)
+    stages: tuple[str, ...] = STAGES
+    seeds: int = 1
+    first_seed: int = 0
+    healthy: int = 0
+    all_sites: bool = False
+    no_faults: bool = False
+    workers: int = 0
+    timeout_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for option, value, known in (
+            ("--engine", self.engine, ENGINES),
+            *(("--stages", stage, STAGES) for stage in self.stages),
+        ):
+            if value not in known:
+                raise UsageError(f"{option} {value!r} is not one of {', '.join(known)}")
+        least = {"seeds": 1, "first_seed": 0, "healthy": 0, "workers": 0, "timeout_s": 0}
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise UsageError(f"{name} must be at least {bound}, got {getattr(self, name)}")
+        if self.no_faults and not self.healthy:
+            raise UsageError("--no-faults without --healthy leaves nothing to run")
+
+    @property
+    def processes(self) -> int:
+        """Processes at a time."""
+        cores = len(os.sched_getaffinity(0))
+        return self.workers or (cores if self.engine == "stub" else min(cores, _MOST_LIVE))
+
+    @property
+    def cell_timeout_s(self) -> float:
+        """Limit for a cell, in seconds."""
+        return self.timeout_s or _TIMEOUTS[self.engine]
+
+    @property
+    def check_timeout_s(self) -> float:
+        """Limit for a check within a cell, in seconds."""
+        return _CHECK_TIMEOUTS[self.engine]
+
+    @property
+    def batch(self) -> int:
+        """Cells that one process runs."""
+        return _BATCHES[self.engine]
+
+    @property
+    def replayed(self) -> tuple[str, ...]:
+        """Options that a replay line must repeat."""
+        chosen = [] if self.checks == ("*",) else self.checks
+        return tuple(word for pattern in chosen for word in ("--checks", pattern))

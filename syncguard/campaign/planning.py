@@ -1,0 +1,126 @@
+"""Which cells a campaign has: faults, their sites, stages and seeds."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from syncguard.campaign.cell import CellSpec
+from syncguard.campaign.healthy import HealthySpec
+from syncguard.campaign.options import CampaignOptions
+from syncguard.campaign.places import make_place, refusal
+from syncguard.campaign.selecting import matching, select
+from syncguard.checks import CHECKS
+from syncguard.errors import UsageError
+from syncguard.faults import FAULTS, Fault
+
+__all__ = ["Plan", "chosen_checks", "chosen_faults", "find_sites", "plan"]
+
+_LISTED: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a campaign runs.
+
+    Attributes:
+        cells: The cells, fault by fault.
+        healthy: The healthy runs.
+        skipped: Name of a fault that cannot be armed here to the reason.
+    """
+
+    cells: tuple[CellSpec, ...]
+    healthy: tuple[HealthySpec, ...] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+
+def chosen_faults(options: CampaignOptions) -> list[Fault]:
+    """The faults that the options ask for.
+
+    Raises:
+        UsageError: A pattern matches none.
+    """
+    if options.no_faults:
+        return []
+    hint = "`syncguard list faults` names them all"
+    return [FAULTS[name] for name in select("--faults", options.faults, FAULTS.keys(), hint)]
+
+
+def chosen_checks(options: CampaignOptions) -> tuple[str, ...]:
+    """The names of the checks that the options ask for.
+
+    Raises:
+        UsageError: A pattern matches none.
+    """
+    hint = "`syncguard list checks` names them all"
+    return tuple(select("--checks", options.checks, CHECKS.keys(), hint))
+
+
+def find_sites(engine: str, faults: Iterable[Fault]) -> dict[str, list[str]]:
+    """Where each fault can be armed: starts one engine for each topology.
+
+    Returns:
+        Name of a fault to its sites; none where the engine cannot be of its topology.
+    """
+    by_topology: dict[str, list[Fault]] = {}
+    for each in faults:
+        by_topology.setdefault(repr(sorted(each.topology.items())), []).append(each)
+    found: dict[str, list[str]] = {}
+    for alike in by_topology.values():
+        topology = alike[0].topology
+        if refusal(engine, topology):
+            found |= {each.name: [] for each in alike}
+            continue
+        world = make_place(engine, topology, 0).world
+        found |= {each.name: each.sites_in(world) for each in alike}
+        world.engine.close()
+    return found
+
+
+def plan(options: CampaignOptions, sites: Mapping[str, Sequence[str]]) -> Plan:
+    """Lay out the cells.
+
+    Args:
+        options: What to run.
+        sites: Name of each chosen fault to where it can be armed.
+
+    Raises:
+        UsageError: No site matches.
+    """
+    faults = chosen_faults(options)
+    _require_sites(options, sites)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    cells: list[CellSpec] = []
+    skipped: dict[str, str] = {}
+    for each in faults:
+        if not sites[each.name]:
+            why = refusal(options.engine, each.topology)
+            skipped[each.name] = why or f"the {options.engine} engine offers no site of its seam"
+        wanted = matching(options.sites, sites[each.name])
+        stages = [stage for stage in options.stages if stage == "load" or each.late]
+        cells += [
+            CellSpec(each.name, site, stage, options.engine, seed)
+            for site in (wanted if options.all_sites else _spread(wanted))
+            for stage in stages
+            for seed in seeds
+        ]
+    first = options.first_seed
+    healthy = [HealthySpec(options.engine, first + number) for number in range(options.healthy)]
+    if not cells and not healthy:
+        told = "; ".join(f"{name}: {why}" for name, why in skipped.items())
+        raise UsageError(
+            f"there is nothing to run on engine {options.engine!r}: {told or 'no stage applies'}"
+        )
+    return Plan(tuple(cells), tuple(healthy), skipped)
+
+
+def _spread(sites: Sequence[str]) -> list[str]:
+    """The first, one amid and the last."""
+    chosen = {0, len(sites) // 2, len(sites) - 1}
+    return [site for number, site in enumerate(sites) if number in chosen]
+
+
+def _require_sites(options: CampaignOptions, sites: Mapping[str, Sequence[str]]) -> None:
+    names = list(dict.fromkeys(site for found in sites.values() for site in found))
+    if names and options.sites != ("*",):
+        shown = ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
+        select("--sites", options.sites, names, f"name a site of these faults: {shown}")

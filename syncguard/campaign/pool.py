@@ -1,0 +1,200 @@
+"""Runs jobs in forked processes: one that dies or hangs costs one job, not the campaign.
+
+A child inherits what the parent has imported, works through a batch of jobs, and streams each
+result over a pipe as a line of JSON.
+"""
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import selectors
+import signal
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, Final, Generic, TypeVar
+
+__all__ = ["Lost", "run_jobs"]
+
+_TICK_S: Final = 0.1
+_TAIL: Final = 2000
+_PR_SET_PDEATHSIG: Final = 1
+
+Job = TypeVar("Job")
+Work = Callable[[Any], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A job without a result.
+
+    Attributes:
+        why: What became of its process, with the last lines that it wrote.
+        seconds: How long the job had been running.
+    """
+
+    why: str
+    seconds: float
+
+
+@dataclass
+class _Child(Generic[Job]):
+    pid: int
+    pipe: int
+    output: BinaryIO
+    batch: deque[Job]
+    began: float = field(default_factory=time.monotonic)
+    received: bytes = b""
+    late: bool = False
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    work: Work,
+    *,
+    workers: int,
+    batch: int,
+    timeout_s: float,
+    on_wait: Callable[[], None] = lambda: None,
+) -> Iterator[tuple[Job, dict[str, Any] | Lost]]:
+    """Run jobs, in any order, and yield each with its result as it comes.
+
+    Closing the generator ends the children.
+
+    Args:
+        jobs: The jobs.
+        work: Runs one of them in a child; its result must be JSON.
+        workers: Children at a time.
+        batch: Most jobs of one child.
+        timeout_s: Limit for a job; its child is killed then.
+        on_wait: Called several times a second.
+    """
+    waiting = deque(jobs)
+    children: dict[int, _Child[Job]] = {}
+    selector = selectors.DefaultSelector()
+    gc.collect()
+    gc.freeze()  # else a collection in a child would copy the pages of everything imported
+    try:
+        while waiting or children:
+            while waiting and len(children) < workers:
+                # Smaller batches towards the end, so that all children end at about one time.
+                size = max(1, min(batch, len(waiting) // (2 * workers)))
+                taken = deque(waiting.popleft() for _ in range(size))
+                child = _fork(taken, work, list(children))
+                children[child.pipe] = child
+                selector.register(child.pipe, selectors.EVENT_READ)
+            for key, _ in selector.select(_TICK_S):
+                child = children[key.fd]
+                data = os.read(key.fd, 1 << 16)
+                yield from _results(child, data)
+                if not data:
+                    selector.unregister(key.fd)
+                    del children[key.fd]
+                    yield from _buried(child, timeout_s, waiting)
+            for child in children.values():
+                if child.batch and time.monotonic() - child.began > timeout_s and not child.late:
+                    child.late = True
+                    os.kill(child.pid, signal.SIGKILL)
+            on_wait()
+    finally:
+        for child in children.values():
+            _end(child)
+        selector.close()
+        gc.unfreeze()
+
+
+def _results(child: "_Child[Job]", data: bytes) -> Iterator[tuple[Job, dict[str, Any]]]:
+    *lines, child.received = (child.received + data).split(b"\n")
+    for line in lines:
+        child.began = time.monotonic()
+        yield child.batch.popleft(), json.loads(line)
+
+
+def _buried(
+    child: "_Child[Job]", timeout_s: float, waiting: deque[Job]
+) -> Iterator[tuple[Job, Lost]]:
+    """What a child leaves that has closed its pipe: its current job is lost, others wait again."""
+    _, status = os.waitpid(child.pid, 0)
+    with child.output as output:
+        if not child.batch:
+            return
+        output.seek(0)
+        wrote = output.read().decode(errors="replace").strip()[-_TAIL:]
+    seconds = time.monotonic() - child.began
+    why = f"no result within {timeout_s:g} s" if child.late else _cause(status)
+    if wrote:
+        why += f"; it wrote: {wrote}"
+    job = child.batch.popleft()
+    waiting.extendleft(reversed(child.batch))
+    yield job, Lost(why, seconds)
+
+
+def _cause(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"its process ended with exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"its process was killed by {signal.Signals(-code).name}"
+    return f"its process was killed by signal {-code}"
+
+
+def _end(child: "_Child[Job]") -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child.pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(child.pid, 0)
+    os.close(child.pipe)
+    child.output.close()
+
+
+def _fork(batch: "deque[Job]", work: Work, pipes: Sequence[int]) -> "_Child[Job]":
+    reading, writing = os.pipe()
+    output = tempfile.TemporaryFile()  # noqa: SIM115 - the parent reads it when the child is dead
+    parent = os.getpid()
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            _become_child(parent, output, [reading, *pipes])
+            for job in batch:
+                _write(writing, json.dumps(work(job)).encode() + b"\n")
+            code = 0
+        except BrokenPipeError:
+            pass  # the parent is gone
+        except BaseException:  # noqa: BLE001 - nothing of the parent's may run here
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            # Not even handlers at exit: they belong to the parent. An engine's threads would wait.
+            with contextlib.suppress(BaseException):
+                sys.stderr.flush()
+            os._exit(code)
+    os.close(writing)
+    return _Child(pid, reading, output, batch)
+
+
+def _become_child(parent: int, output: BinaryIO, pipes: Sequence[int]) -> None:
+    # Ctrl-C reaches the whole group of processes; the parent ends its children itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(AttributeError, OSError):  # where there is such a thing
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        raise BrokenPipeError
+    for pipe in pipes:  # else a brother's writes would succeed without a reader
+        os.close(pipe)
+    for descriptor in (1, 2):
+        os.dup2(output.fileno(), descriptor)
+    sys.stdin = open(os.devnull)  # noqa: SIM115 - for the life of the process
+    sys.stdout = sys.stderr = open(2, "w", errors="replace", closefd=False)  # noqa: SIM115
+
+
+def _write(pipe: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(pipe, view) :]

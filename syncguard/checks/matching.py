@@ -1,0 +1,38 @@
+"""Which of the engine's answers speak of which of the learner's weights."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
+
+from syncguard.observations import LearnerLayer, Unreadable, WeightPrint
+
+__all__ = ["MATRICES", "Answers", "answers"]
+
+MATRICES: Final = frozenset({"linear", "head", "embedding", "expert", "router"})
+"""Kinds of weights that a forward multiplies with or looks up, and so has a serving path for."""
+
+Answers: TypeAlias = Mapping[str, WeightPrint | Unreadable]
+"""What an engine answers for its copies of weights, by the engine's key."""
+
+
+def answers(learner_layers: Sequence[LearnerLayer], given: Answers) -> dict[str, Answers]:
+    """An engine's answers by the learner's weight.
+
+    Where ranks or replicas hold the same weight, an engine reports one copy under the weight's
+    name and the others under keys of their own, such as ``<name>@rank1``. A tied weight that the
+    engine holds under the other name only has the answers of that one.
+
+    Args:
+        learner_layers: The learner's weights.
+        given: The engine's key to its answer.
+
+    Returns:
+        For each of the learner's weights key and answer of each copy; empty if there is none.
+    """
+    by_weight: dict[str, dict[str, WeightPrint | Unreadable]] = defaultdict(dict)
+    for key, answer in given.items():
+        by_weight[answer.weight][key] = answer
+    return {
+        layer.weight: by_weight.get(layer.weight) or by_weight.get(layer.tied_to, {})
+        for layer in learner_layers
+    }

@@ -1,0 +1,1 @@
+"""What the pytest plugin does once a test or an option asks for it."""

@@ -1,0 +1,177 @@
+"""Both sides of a sync, as the plugin's options ask for them."""
+
+import difflib
+import importlib
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from syncguard.checkpoints import Checkpoint
+from syncguard.errors import UsageError
+from syncguard.models import resolve_model
+from syncguard.plugin.options import Options
+from syncguard.plugin.topologies import parse_topology
+from syncguard.protocols import Engine, Learner
+from syncguard.sides import ENGINES, make_learner
+from syncguard.stubs import make_stub_engine, make_stub_learner
+
+__all__ = ["Pair", "Sides", "check", "make_pair"]
+
+Pair = tuple[Learner, Engine]
+
+STUB: Final = "stub"
+_DEFAULT_MODEL: Final = "tiny-qwen3"
+_BUCKETS: Final = 8
+_NEEDED: Final[dict[type, list[str]]] = {
+    protocol: sorted(name for name in vars(protocol) if not name.startswith("_"))
+    for protocol in (Learner, Engine)
+}
+
+
+class Sides:
+    """A learner and an engine, made when they are first asked for, and made again after `close`.
+
+    Args:
+        options: Of the plugin.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._pair: Pair | None = None
+
+    @property
+    def learner(self) -> Learner:
+        """The learner."""
+        return self._made()[0]
+
+    @property
+    def engine(self) -> Engine:
+        """The engine."""
+        return self._made()[1]
+
+    def another(self) -> Pair:
+        """Make a second pair of the same kind; the caller closes its engine."""
+        return make_pair(self.options)
+
+    def close(self) -> None:
+        """Stop the engine, if it runs."""
+        pair, self._pair = self._pair, None
+        if pair is not None:
+            pair[1].close()
+
+    def _made(self) -> Pair:
+        self._pair = self._pair or make_pair(self.options)
+        return self._pair
+
+
+def make_pair(options: Options, topology: Mapping[str, Any] | None = None) -> Pair:
+    """Build a learner and start an engine.
+
+    Args:
+        options: Of the plugin.
+        topology: Fields that a stub's topology must have.
+
+    Raises:
+        UsageError: The options cannot be followed.
+    """
+    if options.engine == STUB:
+        chosen = parse_topology(options.model, **(topology or {}))
+        engine = make_stub_engine(chosen, seed=options.seed)
+        return make_stub_learner(chosen, seed=options.seed), engine
+    made = _called(_factory(options.engine), options)
+    learner: Any
+    if isinstance(made, tuple):
+        learner, engine = made
+    elif hasattr(made, "learner") and hasattr(made, "engine"):
+        learner, engine = made.learner, made.engine
+    else:
+        learner, engine = None, made
+    _require(engine, Engine, options.engine)
+    if learner is None:
+        learner = make_learner(_checkpoint(options), options.quantization, options.seed)
+    _require(learner, Learner, options.engine)
+    return learner, engine
+
+
+def check(options: Options) -> None:
+    """Look whether the sides can be made, without making them.
+
+    Raises:
+        UsageError: There is no such engine or model.
+    """
+    if options.engine == STUB:
+        parse_topology(options.model)
+    else:
+        _factory(options.engine)
+
+
+def bucket_bytes(learner: Learner) -> int:
+    """A size of buckets of which a whole sync needs about eight."""
+    return max(1, sum(tensor.nbytes for _, tensor in learner.weights()) // _BUCKETS)
+
+
+def vocabulary(learner: Learner) -> int:
+    """How many tokens a learner knows: the rows of its embedding."""
+    rows = [layer.shape[0] for layer in learner.layers() if layer.kind == "embedding"]
+    return rows[0] if rows else 2
+
+
+def _factory(name: str) -> Callable[..., Any]:
+    if name in ENGINES:
+        return ENGINES[name]
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        known = [STUB, *ENGINES]
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise UsageError(
+            f"unknown engine {name!r}{hint}\n"
+            f"  expected: {', '.join(known)}, or MODULE:FACTORY of an adapter"
+        )
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(
+            f"engine {name!r} cannot be imported\n"
+            f"  got: {error}\n"
+            "  what to do: name a function in a module that this pytest can import; 'python -m "
+            "pytest' and pytest's option 'pythonpath' add folders"
+        ) from error
+    return found
+
+
+def _called(factory: Callable[..., Any], options: Options) -> Any:
+    """Call a factory with what its parameters name; see the plugin's page for the names."""
+    offered: dict[str, Callable[[], Any]] = {
+        "checkpoint": lambda: _checkpoint(options),
+        "model": lambda: options.model,
+        "quantization": lambda: options.quantization,
+        "path": lambda: options.path,
+        "seed": lambda: options.seed,
+    }
+    wanted = inspect.signature(factory).parameters
+    if wanted.keys() <= offered.keys():
+        return factory(**{name: offered[name]() for name in wanted})
+    return factory(_checkpoint(options), options.quantization, options.path, options.seed)
+
+
+def _checkpoint(options: Options) -> Checkpoint:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return resolve_model(
+        options.model or _DEFAULT_MODEL,
+        Path(base) / "syncguard" / "models",
+        quantization=options.quantization,
+    )
+
+
+def _require(made: object, protocol: type, factory: str) -> None:
+    lacking = [name for name in _NEEDED[protocol] if not hasattr(made, name)]
+    if lacking:
+        raise UsageError(
+            f"engine {factory!r}: its factory gave a {type(made).__name__}, which is no "
+            f"{protocol.__name__.lower()}\n"
+            f"  expected: an engine, or a pair (learner, engine), as syncguard.protocols says\n"
+            f"  got: nothing named {', '.join(lacking)}"
+        )
