@@ -21,6 +21,7 @@ from syncguard.observations import (
     GraphReads,
     Poisoned,
     ProbeReference,
+    QuantizedCanary,
     Samples,
     StoredTensor,
     SyncRecord,
@@ -208,6 +209,10 @@ def _optional(side: Any, capability: str) -> Any:
     return None if ask is None else ask()
 
 
+def _canary(view: View, side: Any) -> QuantizedCanary | None:
+    return _optional(side, "quantize_canary") if view.get("first_sync") else None
+
+
 def _cold_engine(view: View) -> ColdEngine | None:
     if view.context.start_cold is None:
         return None
@@ -226,8 +231,8 @@ def _manifest(view: View) -> dict[str, str]:
 
 
 _OBSERVERS: Final[dict[str, Callable[[View], Any]]] = {
-    "canary_engine": lambda view: _optional(view.engine, "quantize_canary"),
-    "canary_learner": lambda view: _optional(view.learner, "quantize_canary"),
+    "canary_engine": lambda view: _canary(view, view.engine),
+    "canary_learner": lambda view: _canary(view, view.learner),
     "cold_engine": _cold_engine,
     "differences": _differences,
     "engine_layers": lambda view: view.engine.layers(),

@@ -115,7 +115,6 @@ def _run(
         left,
         partial(_work, options, checks),
         workers=options.processes,
-        batch=options.batch,
         timeout_s=options.cell_timeout_s,
         on_wait=listener.waiting,
     )
@@ -167,7 +166,6 @@ def _sites(options: CampaignOptions, faults: list[Fault]) -> dict[str, list[str]
         [None],
         lambda _: find_sites(options.engine, faults),
         workers=1,
-        batch=1,
         timeout_s=options.cell_timeout_s,
     )
     with closing(jobs):

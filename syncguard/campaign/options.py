@@ -12,7 +12,6 @@ __all__ = ["CampaignOptions"]
 
 _TIMEOUTS: Final = {"stub": 60.0, "vllm": 240.0}
 _CHECK_TIMEOUTS: Final = {"stub": 3.0, "vllm": 30.0}
-_BATCHES: Final = {"stub": 20, "vllm": 1}
 _MOST_LIVE: Final = 2
 """Live engines at a time: each takes most of a gigabyte."""
 
@@ -81,11 +80,6 @@ class CampaignOptions:
     def check_timeout_s(self) -> float:
         """Limit for a check within a cell, in seconds."""
         return _CHECK_TIMEOUTS[self.engine]
-
-    @property
-    def batch(self) -> int:
-        """Cells that one process runs."""
-        return _BATCHES[self.engine]
 
     @property
     def replayed(self) -> tuple[str, ...]:

@@ -8,25 +8,31 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from syncguard.checks.judgement import counted
 from syncguard.grids import dequantize
 from syncguard.observations import WeightPrint
 
 __all__ = ["Difference", "describe", "differing_rows", "find_row"]
 
+_POISONS: Final = (0xA5, 0x5A)
 _POISON_SHARE: Final = 0.5
+"""Bytes of real weights are spread over many values; half of them alike are a fill."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Difference:
-    """One weight whose bytes differ, with a few differing rows of both sides.
+    """One copy of a weight whose bytes differ, with a few differing rows of both sides.
+
+    The rows are chosen to be the worst ones: if their values are equal, those of all differing
+    rows are.
 
     Attributes:
-        weight: Its name.
+        weight: The engine's key: the weight's name, or that of a further copy.
         rows: Numbers of all differing rows.
         total: Rows that the weight has.
         sampled: Numbers of the rows that were fetched.
         learner: The learner's tensors, those rows only.
-        engine: The engine's tensors, those rows only.
+        engine: The engine's tensors, those rows only; empty if they cannot be fetched.
         origin: Where the learner holds what the first of the rows holds in the engine, if
             anywhere: another row, another weight, or an older version.
     """
@@ -42,19 +48,40 @@ class Difference:
     @property
     def values_differ(self) -> bool:
         """Whether the dequantized values of the sampled rows differ, signs of zero apart."""
-        return not torch.equal(_values(self.learner), _values(self.engine))
+        if self.learner.keys() != self.engine.keys():
+            return True
+        mine, theirs = _values(self.learner), _values(self.engine)
+        if mine.shape != theirs.shape:
+            return True
+        both_nan = (mine != mine) & (theirs != theirs)
+        return not bool(((mine == theirs) | both_nan).all())
 
     @property
     def only_zero_blocks(self) -> bool:
         """Whether only scales of blocks that hold nothing but zeros differ."""
-        if "scales" not in self.learner or "scales" not in self.engine:
+        if not {"elements", "scales"} <= self.learner.keys() & self.engine.keys():
             return False
         if not torch.equal(*(_octets(side["elements"]) for side in (self.learner, self.engine))):
             return False
+        mine, theirs = self.learner["scales"], self.engine["scales"]
+        if mine.shape != theirs.shape:
+            return False
         magnitude = _octets(self.learner["elements"]).bitwise_and(0x7F)
         blocks = magnitude.reshape(*magnitude.shape[:-1], -1, 32)
-        differing = self.learner["scales"] != self.engine["scales"]
-        return bool((blocks.amax(-1)[differing] == 0).all())
+        return bool((blocks.amax(-1)[mine != theirs] == 0).all())
+
+    @property
+    def other_format(self) -> bool:
+        """Whether the engine holds the same values in another format without scales."""
+        if not self.learner.keys() == self.engine.keys() == {"values"}:
+            return False
+        same_format = self.learner["values"].dtype == self.engine["values"].dtype
+        return not same_format and not self.values_differ
+
+    @property
+    def neutral(self) -> bool:
+        """Whether no kernel can tell the two sides apart."""
+        return self.only_zero_blocks or self.other_format
 
 
 def differing_rows(a: WeightPrint, b: WeightPrint) -> NDArray[np.int64] | None:
@@ -92,12 +119,10 @@ def describe(difference: Difference) -> str:
     learner, engine = difference.learner, difference.engine
     if difference.origin:
         return f"holds {difference.origin}"
-    for name, tensor in engine.items():
-        octets = _octets(tensor)
-        common = int(octets.flatten().mode().values)
-        share = float((octets == common).double().mean())
-        if share > _POISON_SHARE and common in (0xA5, 0x5A):
-            return f"{share:.0%} of the {name} still hold the poison pattern 0x{common:02X}"
+    if not engine:
+        return "these rows cannot be fetched for a closer look"
+    if poisoned := _poisoned(engine):
+        return poisoned
     if learner.keys() != engine.keys():
         return f"the learner holds {'+'.join(learner)}, the engine {'+'.join(engine)}"
     if any(learner[name].shape != engine[name].shape for name in learner):
@@ -108,34 +133,50 @@ def describe(difference: Difference) -> str:
         return "the same values in another encoding"
     if "scales" in learner:
         return _describe_block(learner, engine)
+    if learner["values"].dtype != engine["values"].dtype:
+        return f"other values, as {engine['values'].dtype} instead of {learner['values'].dtype}"
     share = float((_octets(learner["values"]) != _octets(engine["values"])).double().mean())
     return f"{share:.1%} of the bytes of the sampled rows differ"
 
 
+def _poisoned(engine: Mapping[str, torch.Tensor]) -> str:
+    """Which component is mostly a poison pattern, and which one; empty if none is."""
+    for name, tensor in engine.items():
+        octets = _octets(tensor)
+        for pattern in _POISONS if octets.numel() else ():
+            share = float((octets == pattern).double().mean())
+            if share > _POISON_SHARE:
+                return f"{share:.0%} of the {name} still hold the poison pattern 0x{pattern:02X}"
+    return ""
+
+
 def _describe_block(learner: Mapping[str, torch.Tensor], engine: Mapping[str, torch.Tensor]) -> str:
     scale_steps = engine["scales"].int() - learner["scales"].int()
-    elements = _octets(learner["elements"]) != _octets(engine["elements"])
-    wrong_scales = scale_steps[scale_steps != 0]
-    where = f"{wrong_scales.numel()} scales, {int(elements.sum())} elements of the sampled rows"
-    if not elements.any() and wrong_scales.numel():
-        steps = sorted(set(wrong_scales.tolist()))
-        if steps in ([1], [-1]):
-            return f"scales one exponent {'high' if steps == [1] else 'low'} ({where})"
-        return f"the scales are those of other weights ({where})"
-    if not wrong_scales.numel() and elements.any():
-        return f"elements differ under the same scales ({where})"
-    if set(wrong_scales.tolist()) == {-1}:
-        return f"scales rounded down: a floor or even rule instead of round-up ({where})"
-    if set(wrong_scales.tolist()) == {1}:
-        return f"scales rounded up too far ({where})"
-    return f"other weights ({where})"
+    elements = int((_octets(learner["elements"]) != _octets(engine["elements"])).sum())
+    steps = set(scale_steps[scale_steps != 0].tolist())
+    wrong_scales = int((scale_steps != 0).sum())
+    told = [
+        *([counted(wrong_scales, "scale", "scales")] if wrong_scales else []),
+        *([counted(elements, "element", "elements")] if elements else []),
+    ]
+    where = f"({', '.join(told)} of the sampled rows)"
+    if not steps:
+        return f"elements differ under the same scales {where}"
+    if steps == {-1}:
+        rule = "scales rounded down: a floor or even rule instead of round-up"
+        return f"{rule if elements else 'scales one exponent low'} {where}"
+    if steps == {1}:
+        return f"{'scales rounded up too far' if elements else 'scales one exponent high'} {where}"
+    return f"{'other weights' if elements else 'the scales are those of other weights'} {where}"
 
 
 def _octets(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().view(torch.uint8)
+    flat = tensor.contiguous()
+    return (flat if flat.ndim else flat.reshape(1)).view(torch.uint8)
 
 
 def _values(tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
     if "scales" in tensors:
-        return dequantize(tensors["elements"], tensors["scales"], dtype=torch.float32) + 0.0
-    return tensors["values"].float() + 0.0
+        return dequantize(tensors["elements"], tensors["scales"], dtype=torch.float32)
+    values = tensors["values"]
+    return values.double() if values.is_floating_point() else values

@@ -94,13 +94,13 @@ def _held(learner: Mapping[str, LearnerLayer], engine_layers: Sequence[EngineLay
 
 def _grids(learner: LearnerLayer, engine: Sequence[EngineLayer], ranks: set[int]) -> str:
     """Both sides' grids in words, with the ranks that deviate where there are several."""
-    by_grid: dict[str, list[int]] = defaultdict(list)
+    by_grid: dict[str, set[int]] = defaultdict(set)
     for layer in engine:
-        by_grid[layer.grid].append(layer.rank)
-    told = [
-        grid + (f" on rank {listed([str(rank) for rank in sorted(set(on))])}" if ranks > {0} else "")
-        for grid, on in sorted(by_grid.items())
-    ]
+        by_grid[layer.grid].add(layer.rank)
+    told = []
+    for grid, on in sorted(by_grid.items()):
+        where = f" on rank {listed([str(rank) for rank in sorted(on)])}" if len(ranks) > 1 else ""
+        told.append(f"{grid}{where}")
     return f"learner {learner.grid}, engine {' and '.join(told)}"
 
 

@@ -45,8 +45,9 @@ def weight_bytes(
         if mine is None or not copies:
             unseen[weight] = f"the {'learner' if mine is None else 'engine'} has none"
             continue
+        values = learner_values.get(weight)
         found = {
-            key: _judged(mine, copy, told.get(key), exact_probe.get(key), learner_values.get(weight))
+            key: _judged(mine, copy, told.get(key), exact_probe.get(key), values)
             for key, copy in copies.items()
         }
         wrong |= {key: copy.wrong for key, copy in found.items() if copy.wrong}
@@ -108,7 +109,7 @@ def weight_values(
         sum(mine.nbytes for mine in learner_prints.values()),
     )
     wrong = {
-        difference.weight: _text(difference.rows, learner_prints[difference.of], difference)
+        difference.weight: _text(difference.rows, difference.total, difference)
         for difference in differences
         if difference.values_differ
     }
@@ -143,18 +144,19 @@ def _judged(
     probe: WeightPrint | Unreadable | None,
     values: NDArray[np.uint64] | None,
 ) -> _Found:
+    total = next(iter(mine.rows.values())).size
     rows = differing_rows(mine, theirs) if isinstance(theirs, WeightPrint) else None
     if rows is not None:
         neutral = not rows.size or (difference is not None and difference.neutral)
-        return _Found() if neutral else _Found(wrong=_text(rows, mine, difference))
+        return _Found() if neutral else _Found(wrong=_text(rows, total, difference))
     served = _served(probe, values)
     if served is None:
         if isinstance(theirs, Unreadable):
-            return _Found(unseen=theirs.why)
+            return _Found(unseen=theirs.why or "the engine does not say why")
         return _Found(wrong=_forms(mine, theirs))
     if not served.size:
         return _Found(probed=True)
-    told = _text(served, mine, None)
+    told = _text(served, total, None)
     if isinstance(theirs, Unreadable):
         return _Found(wrong=f"{told}, seen by the exact probe", probed=True)
     return _Found(wrong=f"{_forms(mine, theirs)}; through the exact probe {told}", probed=True)
@@ -174,8 +176,7 @@ def _served(
     return np.flatnonzero(rows != values) if rows.shape == values.shape else np.arange(values.size)
 
 
-def _text(rows: NDArray[np.int64], mine: WeightPrint, difference: Difference | None) -> str:
-    total = next(iter(mine.rows.values())).size
+def _text(rows: NDArray[np.int64], total: int, difference: Difference | None) -> str:
     kind = f": {describe(difference)}" if difference is not None else ""
     return f"{rows.size} of {total} rows differ, the first is {int(rows[0])}{kind}"
 
