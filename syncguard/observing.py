@@ -5,7 +5,7 @@ The registry maps the names that checks use for their parameters to functions of
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -25,14 +25,17 @@ from syncguard.observations import (
     Samples,
     StoredTensor,
     SyncRecord,
+    Unreadable,
     WeightPrint,
 )
 from syncguard.probes import random_rows
 from syncguard.protocols import Engine, Learner
+from syncguard.timelimit import TimeLimitExceeded
 
 __all__ = ["OBSERVERS", "SyncContext", "View"]
 
 _SAMPLED_ROWS: Final = 8
+_ROWS_PER_FETCH: Final = 1024
 _PROBE_ROWS: Final = 16
 _PROMPTS: Final = 8
 _PROMPT_TOKENS: Final = 8
@@ -86,7 +89,7 @@ class View:
         self.engine = engine
         self.context = context
         self._made: dict[str, Any] = {}
-        self._failed = dict(context.failures)
+        self._failed: dict[str, BaseException] = dict(context.failures)
         self._depth = 0
         self.seconds = 0.0
 
@@ -96,6 +99,7 @@ class View:
         Raises:
             KeyError: No observer has this name.
             Exception: What the observer raised, each time.
+            TimeLimitExceeded: It took too long when it was asked for first.
         """
         if name in self._made:
             return self._made[name]
@@ -105,7 +109,7 @@ class View:
         self._depth += 1
         try:
             self._made[name] = OBSERVERS[name](self)
-        except Exception as error:
+        except (Exception, SystemExit, TimeLimitExceeded) as error:
             self._failed[name] = error
             raise
         finally:
@@ -114,34 +118,70 @@ class View:
                 self.seconds += time.perf_counter() - started
         return self._made[name]
 
+    def made(self, name: str) -> Any:
+        """An observation if it was made, else none."""
+        return self._made.get(name)
+
 
 def _differences(view: View) -> list[Difference]:
     learner, engine = view.get("learner_prints"), view.get("weight_prints")
     candidates = {"this version": learner, **view.context.history}
-    found = []
-    for weight, mine in learner.items():
-        theirs = engine.get(weight)
-        if not isinstance(theirs, WeightPrint):
+    found: dict[str, Difference] = {}
+    for key, theirs in engine.items():
+        mine = learner.get(theirs.weight)
+        if not isinstance(theirs, WeightPrint) or mine is None:
             continue
         rows = differing_rows(mine, theirs)
         if rows is None or not rows.size:
             continue
-        sampled = tuple(int(row) for row in rows[:_SAMPLED_ROWS])
-        grid = view.learner.grid_tensors(weight)
-        vector = len(mine.shape) < 2
-        first = {name: int(values[sampled[0]]) for name, values in theirs.rows.items()}
-        found.append(
-            Difference(
-                weight=weight,
-                rows=rows,
-                total=next(iter(mine.rows.values())).size,
-                sampled=sampled,
-                learner={k: t if vector else t[list(sampled)] for k, t in grid.items()},
-                engine=view.engine.fetch_rows(weight, [] if vector else sampled),
-                origin=find_row(first, candidates, weight),
-            )
-        )
-    return found
+        difference = _first_copy(engine, found, key) or _fetched(view, key, mine, rows)
+        row = difference.sampled[0]
+        prints = {name: int(values[row]) for name, values in theirs.rows.items()}
+        origin = find_row(prints, candidates, theirs.weight)
+        found[key] = replace(difference, weight=key, rows=rows, origin=origin)
+    return list(found.values())
+
+
+def _first_copy(
+    engine: Mapping[str, WeightPrint | Unreadable], found: Mapping[str, Difference], key: str
+) -> Difference | None:
+    """What was found of the first copy of a weight, if a further one holds the same."""
+    first, copy = engine.get(engine[key].weight), engine[key]
+    if first is copy or not (isinstance(first, WeightPrint) and isinstance(copy, WeightPrint)):
+        return None
+    rows = differing_rows(first, copy)
+    return found.get(first.weight) if rows is not None and not rows.size else None
+
+
+def _fetched(view: View, key: str, mine: WeightPrint, rows: NDArray[np.int64]) -> Difference:
+    """Fetch differing rows until their values differ; a difference in encoding needs all rows."""
+    grid = view.learner.grid_tensors(mine.weight)
+    total = next(iter(mine.rows.values())).size
+    worst: Difference | None = None
+    first = 0
+    while first < rows.size and not (worst and worst.values_differ):
+        chunk = rows[first : first + (_ROWS_PER_FETCH if first else _SAMPLED_ROWS)].tolist()
+        first += len(chunk)
+        engine = _rows_of_engine(view, key, [] if len(mine.shape) < 2 else chunk)
+        learner = {name: _rows_of(tensor, chunk) for name, tensor in grid.items()}
+        found = Difference(key, rows, total, tuple(chunk), learner, engine)
+        if worst is None or (worst.neutral and not found.neutral) or found.values_differ:
+            worst = found
+    assert worst is not None, "there are differing rows"  # noqa: S101
+    return worst.narrowed(_SAMPLED_ROWS)
+
+
+def _rows_of(tensor: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+    """Rows as `syncguard.fingerprint.row_prints` counts them; a vector comes whole."""
+    return tensor if tensor.ndim < 2 else tensor.reshape(-1, tensor.shape[-1])[list(rows)]
+
+
+def _rows_of_engine(view: View, key: str, rows: Sequence[int]) -> Mapping[str, torch.Tensor]:
+    """Rows of the engine, or none: that they differ is known, and not to be lost by a failure."""
+    try:
+        return view.engine.fetch_rows(key, rows)
+    except Exception:  # noqa: BLE001 - the difference is told without them
+        return {}
 
 
 def _random_probe(view: View) -> list[ProbeReference]:
@@ -156,7 +196,7 @@ def _random_probe(view: View) -> list[ProbeReference]:
         matrix = weight.float().T
         plain, emulated = x.float() @ matrix, used @ matrix
         slack = used.abs() @ matrix.abs()
-        unit = 2 * torch.finfo(weight.dtype).eps / 2
+        unit = torch.finfo(weight.dtype).eps
         bound = unit * emulated.abs() + 2 * weight.shape[1] * 2.0**-24 * slack
         got = torch.from_numpy(output.output)
         worst = ((got - emulated).abs() / bound.clamp_min(1e-30)).max()
@@ -165,12 +205,17 @@ def _random_probe(view: View) -> list[ProbeReference]:
                 module=output.module,
                 parts=output.parts,
                 worst=float(worst),
-                error=float((got - plain).norm() / plain.norm()),
-                healthy=float((emulated - plain).norm() / plain.norm()),
+                error=_relative_error(got, plain),
+                healthy=_relative_error(emulated, plain),
                 nbytes=sum(view.get("learner_prints")[part].nbytes for part in output.parts),
             )
         )
     return references
+
+
+def _relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
+    """Relative Frobenius error; a layer of zeros that gives zeros has none."""
+    return float((got - expected).norm() / expected.norm().clamp_min(1e-30))
 
 
 def _samples(view: View) -> Samples:
@@ -183,14 +228,15 @@ def _samples(view: View) -> Samples:
     sequences = tuple(tuple(sequence) for sequence, _ in answers)
     learner = {layer.weight: layer.grid for layer in view.get("learner_layers")}
     rounds = any(
-        layer.activations == learner.get(layer.parts[0]) == "mxfp8"
+        layer.activations == learner.get(part) == "mxfp8"
         for layer in view.get("engine_layers")
+        for part in layer.parts
     )
     scored = {
-        mode: np.concatenate(view.learner.logprobs(sequences, mode=mode))
+        mode: np.concatenate([np.zeros(0), *view.learner.logprobs(sequences, mode=mode)])
         for mode in ("forward", "dequantized", "float32")
     }
-    engine = np.concatenate([scores for _, scores in answers])
+    engine = np.concatenate([np.zeros(0), *(scores for _, scores in answers)])
     if any(values.shape != engine.shape for values in scored.values()):
         raise ValueError("engine and learner scored different numbers of tokens")
     return Samples(

@@ -146,7 +146,10 @@ class Engine(Protocol):
         """A fingerprint of every tensor that can be reached from the model, by path."""
 
     def fetch_rows(self, weight: str, rows: Sequence[int]) -> Mapping[str, torch.Tensor]:
-        """A few rows of a weight's canonical tensors, for a failure's evidence."""
+        """A few rows of a weight's canonical tensors, for a failure's evidence.
+
+        A vector is given whole, whatever the rows.
+        """
 
     def generate(
         self, prompts: Sequence[Sequence[int]], tokens: int, seed: int

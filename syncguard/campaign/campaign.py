@@ -1,5 +1,7 @@
 """Runs a campaign: every fault at its sites, healthy runs beside, in child processes."""
 
+import os
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -111,27 +113,34 @@ def _run(
             yield spec.key, value
         else:
             left.append(spec)
-    jobs = run_jobs(
-        left,
-        partial(_work, options, checks),
-        workers=options.processes,
-        timeout_s=options.cell_timeout_s,
-        on_wait=listener.waiting,
-    )
-    with closing(jobs):
-        for spec, outcome in jobs:
-            value = _lost(spec, outcome, options) if isinstance(outcome, Lost) else outcome
-            if session is not None:
-                session.keep(spec.key, value)
-            listener.finished(_read(spec, value), resumed=False)
-            yield spec.key, value
+    with tempfile.TemporaryDirectory(prefix="syncguard-campaign-") as scratch:
+        jobs = run_jobs(
+            left,
+            partial(_work, options, checks, scratch),
+            workers=options.processes,
+            timeout_s=options.cell_timeout_s,
+            on_wait=listener.waiting,
+        )
+        with closing(jobs):
+            for spec, outcome in jobs:
+                value = _lost(spec, outcome, options) if isinstance(outcome, Lost) else outcome
+                if session is not None:
+                    session.keep(spec.key, value)
+                listener.finished(_read(spec, value), resumed=False)
+                yield spec.key, value
 
 
-def _work(options: CampaignOptions, checks: tuple[str, ...], spec: Spec) -> dict[str, Any]:
+
+
+def _work(
+    options: CampaignOptions, checks: tuple[str, ...], scratch: str, spec: Spec
+) -> dict[str, Any]:
     """What a child does with one job."""
     import torch
 
     torch.set_num_threads(1)
+    # A child that is killed cannot remove its temporary files: the parent removes the folder.
+    os.environ["TMPDIR"] = tempfile.tempdir = scratch
     if isinstance(spec, HealthySpec):
         return run_healthy(spec, checks, options.replayed).to_dict()
     settings = CellSettings(checks, options.check_timeout_s, options.replayed)

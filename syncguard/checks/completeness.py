@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from syncguard.checks.judgement import Judgement, failed, listed, not_run, passed
+from syncguard.checks.judgement import Judgement, counted, failed, listed, not_run, passed
 from syncguard.checks.registry import check
 from syncguard.observations import (
-    LearnerLayer,
+    EngineLayer,
     Loaded,
     Poisoned,
     SyncRecord,
@@ -23,36 +23,44 @@ __all__ = ["ledger", "poison_coverage", "session"]
 @check("ledger", "C5")
 def ledger(
     manifest: Mapping[str, str],
+    engine_layers: Sequence[EngineLayer],
     learner_prints: Mapping[str, WeightPrint],
     sync_record: SyncRecord,
 ) -> Judgement:
     """Hold the ledger of arrivals and writes against the learner's manifest.
 
-    The manifest says under which names each weight travels. Each name must arrive exactly once, and cause exactly one write; every place (parameter,
-    shard, expert, rank) must be written exactly once. An element count sees none of this: a shard
-    that came twice hides one that never came.
+    The manifest says under which names each weight travels. Each name must arrive exactly once and
+    be written, on every rank whose layers hold the weight; and every place (parameter, shard,
+    expert, rank) must be written exactly once. One name may fill several places, as copies of an
+    expert. An element count sees none of this: a shard that came twice hides one that never came.
     """
-    expected = list(manifest)
-    if not expected or not sync_record.buckets:
+    if not manifest or not sync_record.buckets:
         return not_run(Reason.MISSING_INPUT, "no weight was expected, or no bucket arrived")
     arrived = Counter(name for bucket in sync_record.buckets for name in bucket)
-    writes: dict[str, list[Loaded]] = defaultdict(list)
+    ranks: dict[str, set[int]] = defaultdict(set)
+    for layer in engine_layers:
+        for weight in layer.parts:
+            ranks[weight].add(layer.rank)
+    written: dict[str, set[int]] = defaultdict(set)
     for row in sync_record.loaded:
-        writes[row.weight].append(row)
-    wrong = {name: text for name in expected if (text := _fate(name, arrived, writes))}
-    for name in sorted(arrived.keys() - set(expected)):
+        written[row.weight].add(row.rank)
+    wrong = {
+        name: text
+        for name, weight in manifest.items()
+        if (text := _fate(arrived[name], written[name], ranks[weight]))
+    }
+    for name in sorted(arrived.keys() - manifest.keys()):
         wrong[name] = "arrived, but the learner has no such weight"
-    for place, count in Counter(map(_place, sync_record.loaded)).items():
-        if count > 1:
-            wrong.setdefault(place, f"written {count} times")
-    good = [name for name in expected if name not in wrong]
+    for name, text in _crowded(sync_record.loaded).items():
+        wrong.setdefault(name, text)
     weights = set(manifest.values())
-    nbytes = sum(learner_prints[weight].nbytes for weight in weights)
+    nbytes = sum(held.nbytes for weight, held in learner_prints.items() if weight in weights)
     coverage = Coverage(len(weights), len(weights), nbytes, nbytes)
     if not wrong:
         return passed(
-            f"{len(good)} weights arrived and were written exactly once, in "
-            f"{len(sync_record.buckets)} buckets",
+            f"{counted(len(manifest), 'tensor', 'tensors')} arrived once and "
+            f"{'was' if len(manifest) == 1 else 'were'} written once, in "
+            f"{counted(len(sync_record.buckets), 'bucket', 'buckets')}",
             coverage,
             measured=0,
             bound=0,
@@ -60,7 +68,7 @@ def ledger(
     name, text = next(iter(wrong.items()))
     return failed(
         explain(
-            f"{len(wrong)} weights were not written exactly once",
+            f"{counted(len(wrong), 'weight was', 'weights were')} not written exactly once",
             where=listed(list(wrong)),
             expected="each weight arrives once and is written once",
             got=f"{name}: {text}",
@@ -80,7 +88,8 @@ def ledger(
 @check("session", "C5")
 def session(sync_record: SyncRecord) -> Judgement:
     """The sync ended without an error and left no staged data behind."""
-    coverage = Coverage(1, 1)
+    arrived = len({name for bucket in sync_record.buckets for name in bucket})
+    coverage = Coverage(arrived, arrived)
     if sync_record.error:
         return failed(
             explain(
@@ -97,7 +106,8 @@ def session(sync_record: SyncRecord) -> Judgement:
     if sync_record.unfolded:
         return failed(
             explain(
-                f"{len(sync_record.unfolded)} layers had staged data when the sync ended",
+                f"{counted(len(sync_record.unfolded), 'layer', 'layers')} had staged data when "
+                "the sync ended",
                 where=listed(sync_record.unfolded),
                 expected="every staged layer complete and folded back before the end",
                 got="layers of which only a part had arrived",
@@ -110,6 +120,8 @@ def session(sync_record: SyncRecord) -> Judgement:
             bound=0,
             evidence=[(path, "staged, not folded") for path in sync_record.unfolded],
         )
+    if not arrived:
+        return not_run(Reason.MISSING_INPUT, "the session was closed without any weight")
     return passed("one session, closed, nothing left staged", coverage)
 
 
@@ -126,31 +138,30 @@ def poison_coverage(
     if poisoned is None:
         return not_run(Reason.NOT_APPLICABLE, "the engine was not poisoned before this sync")
     kept: dict[str, str] = {}
-    checked = nbytes = 0
-    for weight, before in poisoned.prints.items():
-        after, wanted = weight_prints.get(weight), learner_prints.get(weight)
-        if not isinstance(after, WeightPrint) or wanted is None:
+    checked: dict[str, int] = {}
+    for key, before in poisoned.prints.items():
+        after, nbytes = weight_prints.get(key), poisoned.nbytes.get(before.weight, 0)
+        if not (nbytes and _filled(before) and isinstance(after, WeightPrint)):
             continue
         if before.rows.keys() != after.rows.keys() or before.shape != after.shape:
             continue
-        checked += 1
-        nbytes += poisoned.nbytes.get(weight, 0)
-        for name, rows in before.rows.items():
-            same = rows == after.rows[name]
-            if name in wanted.rows and wanted.rows[name].shape == rows.shape:
-                same &= rows != wanted.rows[name]
-            if count := int(np.count_nonzero(same)):
-                kept[weight] = f"{count} of {same.size} rows of its {name}"
-    total = sum(print_.nbytes for print_ in learner_prints.values())
-    coverage = Coverage(checked, len(learner_prints), min(nbytes, total), total)
+        wanted = learner_prints.get(before.weight)
+        checked[before.weight] = min(nbytes, before.nbytes)
+        if text := _kept(before, after, wanted):
+            kept[key] = text
+    known = [name for name in learner_prints if name in checked]
+    total = sum(held.nbytes for held in learner_prints.values())
+    covered = sum(min(checked[name], learner_prints[name].nbytes) for name in known)
+    coverage = Coverage(len(known), len(learner_prints), covered, total)
     pattern = f"0x{poisoned.pattern:02X}"
-    if not checked:
+    if not (known or kept):
         return not_run(
-            Reason.UNSUPPORTED, "no weight of this engine can be written from outside", coverage
+            Reason.UNSUPPORTED, "no weight of this engine took the pattern from outside", coverage
         )
     if not kept:
         return passed(
-            f"{checked} weights were filled with {pattern} before the sync; none of it is left",
+            f"{counted(len(known), 'weight was', 'weights were')} filled with {pattern} before "
+            "the sync; none of it is left",
             coverage,
             measured=0,
             bound=0,
@@ -158,10 +169,10 @@ def poison_coverage(
     weight, text = next(iter(kept.items()))
     return failed(
         explain(
-            f"{len(kept)} weights were not written by the sync",
+            f"{counted(len(kept), 'weight was', 'weights were')} not written by the sync",
             where=listed(list(kept)),
             expected=f"no row still filled with {pattern}",
-            got=f"{weight}: {text} still are",
+            got=f"{weight}: the pattern is left in {text}",
             cause="the weight, a shard of it, or its scales never came, or were written elsewhere",
             todo="see the ledger for what arrived and where it went",
         ),
@@ -173,17 +184,47 @@ def poison_coverage(
     )
 
 
-def _fate(name: str, arrived: Counter[str], writes: Mapping[str, Sequence[Loaded]]) -> str:
-    times = arrived[name]
-    if times == 0:
+def _filled(held: WeightPrint) -> bool:
+    """Whether a weight can be filled with one byte: then all of its rows are alike."""
+    return all(rows.size and (rows == rows[0]).all() for rows in held.rows.values())
+
+
+def _kept(before: WeightPrint, after: WeightPrint, wanted: WeightPrint | None) -> str:
+    """How much of a fill is left where the learner has something else; empty if nothing is."""
+    told = []
+    for name, rows in before.rows.items():
+        same = rows == after.rows[name]
+        legal = wanted.rows.get(name) if wanted is not None else None
+        if legal is not None and legal.shape == rows.shape:
+            same &= rows != legal
+        if count := int(np.count_nonzero(same)):
+            told.append(f"{count} of {counted(same.size, 'row', 'rows')} of its {name}")
+    return " and ".join(told)
+
+
+def _fate(arrivals: int, written: set[int], ranks: set[int]) -> str:
+    """What went wrong with one name on the wire; empty if nothing did."""
+    if arrivals == 0:
         return "never arrived"
-    if times > 1:
-        return f"arrived {times} times"
-    per_rank = Counter(row.rank for row in writes[name])
-    if not per_rank:
+    if arrivals > 1:
+        return f"arrived {arrivals} times"
+    if not written:
         return "arrived, but no loader took it"
-    rank, count = max(per_rank.items(), key=lambda item: item[1])
-    return f"caused {count} writes on rank {rank}" if count > 1 else ""
+    silent = [str(rank) for rank in sorted(ranks - written)]
+    return f"arrived, but no loader took it on rank {listed(silent)}" if silent else ""
+
+
+def _crowded(loaded: Sequence[Loaded]) -> dict[str, str]:
+    """Names that share a place with another write, and the place."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for row in loaded:
+        places[_place(row)].append(row.weight)
+    crowded: dict[str, str] = {}
+    for place, names in places.items():
+        others = f", by {listed(sorted(set(names)))}" if len(set(names)) > 1 else ""
+        for name in names if len(names) > 1 else ():
+            crowded.setdefault(name, f"{place} was written {len(names)} times{others}")
+    return crowded
 
 
 def _place(row: Loaded) -> str:

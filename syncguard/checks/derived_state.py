@@ -1,13 +1,16 @@
 """C3: every kernel-specific copy of weights or scales is rebuilt from the synchronized weights."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from syncguard.checks.judgement import Judgement, failed, listed, not_run, passed
+from syncguard.checks.judgement import Judgement, counted, failed, listed, not_run, passed
+from syncguard.checks.matching import MATRICES, answers
 from syncguard.checks.registry import check
 from syncguard.observations import (
+    LearnerLayer,
     ProbeReference,
     Rederivation,
     Unreadable,
@@ -20,6 +23,7 @@ __all__ = ["equal_sync", "exact_probe_check", "random_probe_check", "rederivatio
 
 @check("exact-probe", "C3")
 def exact_probe_check(
+    learner_layers: Sequence[LearnerLayer],
     learner_prints: Mapping[str, WeightPrint],
     learner_values: Mapping[str, NDArray[np.uint64]],
     value_history: Mapping[str, Mapping[str, NDArray[np.uint64]]],
@@ -29,49 +33,45 @@ def exact_probe_check(
 
     A one-hot row quantizes exactly and has one non-zero product, so the output is a column of the
     weight that the kernel computes with, through whatever layout it reads. No tolerance, no
-    knowledge of the layout.
+    knowledge of the layout. Every copy of a weight counts, on each rank and replica.
     """
-    if not learner_values or not exact_probe:
+    served = {layer.weight for layer in learner_layers if layer.kind in MATRICES}
+    wanted = {weight: rows for weight, rows in learner_values.items() if weight in served}
+    if not wanted or not exact_probe:
         return not_run(Reason.MISSING_INPUT, "there is no layer to probe")
+    given = answers(learner_layers, exact_probe)
     wrong: dict[str, str] = {}
     unseen: dict[str, str] = {}
     checked = nbytes = total = 0
-    for weight, expected in learner_values.items():
-        got = exact_probe.get(weight)
-        rows, size = expected.size, learner_prints[weight].nbytes
+    for weight, expected in wanted.items():
+        size = learner_prints[weight].nbytes if weight in learner_prints else 0
         total += size
-        if not isinstance(got, WeightPrint):
-            unseen[weight] = got.why if got is not None else "no serving path was found"
-            continue
-        checked += 1
-        nbytes += size
-        if got.rows["values"].shape != expected.shape:
-            wrong[weight] = f"{got.rows['values'].size} rows instead of {rows}"
-            continue
-        differing = np.flatnonzero(got.rows["values"] != expected)
-        if differing.size:
-            row = got.rows["values"][differing[0]]
-            origin = _origin(row, weight, learner_values, value_history)
-            wrong[weight] = (
-                f"{differing.size} of {rows} output rows differ, the first is "
-                f"{int(differing[0])}{origin}"
-            )
-    coverage = Coverage(checked, len(learner_values), nbytes, total)
+        blind = {} if given[weight] else {weight: "no serving path was found"}
+        for key, got in given[weight].items():
+            if not isinstance(got, WeightPrint):
+                blind[key] = got.why
+            elif text := _deviation(got.rows["values"], expected):
+                wrong[key] = text + _origin(got, weight, wanted, value_history)
+        unseen |= blind
+        checked += not blind
+        nbytes += 0 if blind else size
+    coverage = Coverage(checked, len(wanted), nbytes, total)
     if wrong:
-        weight, rows_text = next(iter(wrong.items()))
+        key, rows_text = next(iter(wrong.items()))
         return failed(
             explain(
-                f"the kernels of {len(wrong)} layers compute with other weights than the learner",
+                f"the {counted(len(wrong), 'kernel computes', 'kernels compute')} with other "
+                "weights than the learner",
                 where=listed(list(wrong)),
-                expected=f"{weight}: the learner's dequantized weight, bit for bit",
-                got=f"{weight}: {rows_text}",
+                expected="the learner's dequantized weight, bit for bit",
+                got=f"{key}: {rows_text}",
                 cause="a copy that the kernel reads (swizzled scales, packed or shuffled weights, "
                 "a cached cast) was not rebuilt from the synchronized weights",
                 todo="if C2 passes for this layer, run its post-processing after the sync, or "
                 "rebuild the copy in place; for a tied lm_head rebuild the head's own copy too",
             ),
             coverage,
-            subject=weight,
+            subject=key,
             measured=len(wrong),
             bound=0,
             evidence=wrong.items(),
@@ -80,24 +80,42 @@ def exact_probe_check(
         return not_run(
             Reason.UNSUPPORTED,
             explain(
-                f"{len(unseen)} layers could not be probed",
+                f"{counted(len(unseen), 'layer', 'layers')} could not be probed",
                 where=listed(sorted(unseen)),
                 got=next(iter(unseen.values())),
+                todo="let the adapter run this layer's serving path on rows of the identity",
             ),
             coverage,
+            evidence=sorted(unseen.items()),
         )
     return passed(
-        f"{checked} layers serve the learner's weights, bit for bit", coverage, measured=0, bound=0
+        f"{counted(checked, 'layer serves', 'layers serve')} the learner's weights, bit for bit",
+        coverage,
+        measured=0,
+        bound=0,
     )
 
 
+def _deviation(rows: NDArray[np.uint64], expected: NDArray[np.uint64]) -> str:
+    if rows.shape != expected.shape:
+        return f"{rows.size} output rows instead of {expected.size}"
+    differing = np.flatnonzero(rows != expected)
+    if not differing.size:
+        return ""
+    return f"{differing.size} of {rows.size} output rows differ, the first is {int(differing[0])}"
+
+
 def _origin(
-    row: np.uint64,
+    got: WeightPrint,
     weight: str,
     values: Mapping[str, NDArray[np.uint64]],
     history: Mapping[str, Mapping[str, NDArray[np.uint64]]],
 ) -> str:
-    """Where the learner has, or had, the row that a kernel computes with."""
+    """Where the learner has, or had, the first wrong row that a kernel computes with."""
+    rows, expected = got.rows["values"], values[weight]
+    if rows.shape != expected.shape:
+        return ""
+    row = rows[np.flatnonzero(rows != expected)[0]]
     for version, prints in {"": values, **history}.items():
         for name in sorted(prints, key=lambda name: name != weight):
             found = np.flatnonzero(prints[name] == row)
@@ -108,26 +126,34 @@ def _origin(
 
 
 @check("random-probe", "C3")
-def random_probe_check(random_probe: Sequence[ProbeReference]) -> Judgement:
+def random_probe_check(
+    learner_layers: Sequence[LearnerLayer],
+    learner_prints: Mapping[str, WeightPrint],
+    random_probe: Sequence[ProbeReference],
+) -> Judgement:
     """Run every linear kernel on Gaussian rows and compare with an emulation of a healthy one.
 
     The emulation rounds activations as the kernel does and multiplies with the learner's
-    dequantized weights in float32. What remains is the rounding of the output (2^-8 of it, twice
-    bf16's unit) and the order of accumulation (2 K 2^-24 of the sum of magnitudes), so the bound
-    is calibrated for each layer and element. Published checks use one relative Frobenius
-    error of 0.25 instead, which stale weights of a small step stay far below.
+    dequantized weights in float32. What remains is the rounding of the output (2^-7 of it, one
+    unit in bf16's last place) and the order of accumulation (2 K 2^-24 of the sum of magnitudes),
+    so the bound is calibrated for each layer and element. Published checks use one relative
+    Frobenius error of 0.25 instead, which stale weights of a small step stay far below.
     """
     if not random_probe:
         return not_run(Reason.MISSING_INPUT, "there is no layer to probe")
+    probed = {part for probe in random_probe for part in probe.parts}
+    linear = {x.weight for x in learner_layers if x.kind in MATRICES and x.kind != "embedding"}
+    unprobed = sum(learner_prints[weight].nbytes for weight in linear - probed)
     nbytes = sum(probe.nbytes for probe in random_probe)
-    weights = sum(len(probe.parts) for probe in random_probe)
-    coverage = Coverage(weights, weights, nbytes, nbytes)
-    bad = [probe for probe in random_probe if not probe.worst <= 1]
-    worst = max(random_probe, key=lambda probe: np.nan_to_num(probe.worst, nan=np.inf))
-    evidence = [("relative Frobenius error, largest", f"{max(p.error for p in random_probe):.4f}")]
+    coverage = Coverage(len(probed), len(linear | probed), nbytes, nbytes + unprobed)
+    bad = sorted((p for p in random_probe if not p.worst <= 1), key=_by_worst, reverse=True)
+    worst = max(random_probe, key=_by_worst)
+    largest = max((probe.error for probe in random_probe), key=_nan_is_worst)
+    evidence = [("relative Frobenius error, largest", f"{largest:.4f}")]
     if not bad:
         return passed(
-            f"the outputs of {len(random_probe)} layers are within rounding of the emulation",
+            f"the outputs of {counted(len(random_probe), 'layer is', 'layers are')} within "
+            "rounding of the emulation",
             coverage,
             measured=worst.worst,
             bound=1.0,
@@ -135,7 +161,7 @@ def random_probe_check(random_probe: Sequence[ProbeReference]) -> Judgement:
         )
     return failed(
         explain(
-            f"the kernels of {len(bad)} layers are off by more than rounding",
+            f"{counted(len(bad), 'kernel is', 'kernels are')} off by more than rounding",
             where=listed([part for probe in bad for part in probe.parts]),
             expected="every output within its rounding bound of the emulated kernel",
             got=f"{worst.module}: {worst.worst:.3g} times the bound, relative Frobenius error "
@@ -146,11 +172,19 @@ def random_probe_check(random_probe: Sequence[ProbeReference]) -> Judgement:
             "quantizers",
         ),
         coverage,
-        subject=bad[0].parts[0],
+        subject=next(iter(worst.parts), worst.module),
         measured=worst.worst,
         bound=1.0,
         evidence=[*evidence, *((probe.module, f"{probe.worst:.3g}") for probe in bad)],
     )
+
+
+def _by_worst(probe: ProbeReference) -> float:
+    return _nan_is_worst(probe.worst)
+
+
+def _nan_is_worst(value: float) -> float:
+    return math.inf if math.isnan(value) else value
 
 
 @check("re-derivation", "C3")
@@ -161,12 +195,13 @@ def rederivation(rederived: Sequence[Rederivation]) -> Judgement:
             Reason.NOT_APPLICABLE, "the engine keeps no derived tensors that can be read"
         )
     nbytes = sum(result.nbytes for result in rederived)
-    weights = sum(len(result.parts) for result in rederived)
-    coverage = Coverage(weights, weights, nbytes, nbytes)
+    weights = {part for result in rederived for part in result.parts}
+    coverage = Coverage(len(weights), len(weights), nbytes, nbytes)
     wrong = [result for result in rederived if result.differing]
     if not wrong:
         return passed(
-            f"{len(rederived)} derived tensors equal what their canonical tensors give",
+            f"{counted(len(rederived), 'derived tensor equals', 'derived tensors equal')} what "
+            "canonical tensors give",
             coverage,
             measured=0,
             bound=0,
@@ -174,7 +209,8 @@ def rederivation(rederived: Sequence[Rederivation]) -> Judgement:
     differing = sum(result.differing for result in wrong)
     return failed(
         explain(
-            f"{len(wrong)} derived tensors are not what their canonical tensors give",
+            f"{counted(len(wrong), 'derived tensor is', 'derived tensors are')} not what "
+            "canonical tensors give",
             where=listed([result.path for result in wrong]),
             expected="the bytes of a fresh derivation",
             got=f"{wrong[0].path}: {wrong[0].differing} of {wrong[0].nbytes} bytes differ",
@@ -183,10 +219,10 @@ def rederivation(rederived: Sequence[Rederivation]) -> Judgement:
             todo="run the layer's post-processing in place after every sync",
         ),
         coverage,
-        subject=wrong[0].parts[0],
+        subject=next(iter(wrong[0].parts), wrong[0].path),
         measured=differing,
         bound=0,
-        evidence=[(result.path, f"{result.differing} bytes") for result in wrong],
+        evidence=[(x.path, counted(x.differing, "byte", "bytes")) for x in wrong],
     )
 
 
@@ -209,17 +245,18 @@ def equal_sync(
     )
     if not changed:
         return passed(
-            f"{len(state)} tensors are unchanged by a sync of equal weights",
+            f"{counted(len(state), 'tensor is', 'tensors are')} unchanged by a sync of equal "
+            "weights",
             coverage,
             measured=0,
             bound=0,
         )
     return failed(
         explain(
-            f"a sync of equal weights changed {len(changed)} tensors",
+            f"a sync of equal weights changed {counted(len(changed), 'tensor', 'tensors')}",
             where=listed(changed),
             expected="no byte changes",
-            got=f"{len(changed)} of {len(state)} tensors changed",
+            got=f"{len(changed)} of {len(state_before.keys() | state.keys())} tensors changed",
             cause="a transform that is not idempotent is applied to its own result, or memory "
             "that no one wrote was loaded",
             todo="make post-processing start from canonical tensors each time",

@@ -1,7 +1,7 @@
 """How two weights differ: compare row prints, then name the kind of difference."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -82,6 +82,22 @@ class Difference:
     def neutral(self) -> bool:
         """Whether no kernel can tell the two sides apart."""
         return self.only_zero_blocks or self.other_format
+
+    def narrowed(self, count: int) -> "Difference":
+        """The same with at most ``count`` of many sampled rows, first those that differ in value.
+
+        Both sides have the same form, else no more than a few rows are sampled to begin with.
+        """
+        if len(self.sampled) <= count:
+            return self
+        differ = (_values(self.learner) != _values(self.engine)).any(-1)
+        kept = torch.argsort(differ.int(), descending=True, stable=True)[:count]
+        return replace(
+            self,
+            sampled=tuple(self.sampled[int(row)] for row in kept),
+            learner={name: tensor[kept] for name, tensor in self.learner.items()},
+            engine={name: tensor[kept] for name, tensor in self.engine.items()},
+        )
 
 
 def differing_rows(a: WeightPrint, b: WeightPrint) -> NDArray[np.int64] | None:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from syncguard.checks.judgement import Judgement, failed, listed, not_run, passed
+from syncguard.checks.judgement import Judgement, counted, failed, listed, not_run, passed
 from syncguard.checks.registry import check
 from syncguard.observations import GraphReads, StoredTensor
 from syncguard.verdict import Coverage, Reason, explain
@@ -21,15 +21,19 @@ def storage_identity(
 
     A graph captured before the sync reads the addresses of that time. What a forward reads is
     observed, not guessed: the inputs of its operators. Where no graph is captured, tensors that
-    only a closure holds are left out: closures are code, and eager code looks them up anew.
+    only a closure holds are left out: closures are code, and eager code looks them up anew. What
+    an earlier sync took away is not covered.
     """
     before = {row.path: row for row in storage_before}
     after = {row.path: row for row in storage}
     watched = [
         row
         for path, row in before.items()
-        if path in graph_reads.paths and (graph_reads.captured or row.kind != "closure")
+        if path in graph_reads.paths
+        and row.nbytes
+        and (graph_reads.captured or row.kind != "closure")
     ]
+    lost = graph_reads.paths - before.keys()
     if not watched:
         return not_run(Reason.MISSING_INPUT, "no tensor was seen to be read by a forward")
     moved = {
@@ -38,11 +42,11 @@ def storage_identity(
         if after.get(row.path) is None or _place(after[row.path]) != _place(row)
     }
     nbytes = sum(row.nbytes for row in watched)
-    coverage = Coverage(len(watched), len(watched), nbytes, nbytes)
+    coverage = Coverage(len(watched), len(watched) + len(lost), nbytes, nbytes)
     if not moved:
         return passed(
-            f"{len(watched)} tensors that a forward reads stayed in place; "
-            f"{len(storage)} tensors are reachable",
+            f"{counted(len(watched), 'tensor', 'tensors')} that a forward reads stayed in place; "
+            f"{counted(len(storage), 'tensor is', 'tensors are')} reachable",
             coverage,
             measured=0,
             bound=0,
@@ -50,7 +54,7 @@ def storage_identity(
     path, change = next(iter(moved.items()))
     return failed(
         explain(
-            f"{len(moved)} tensors that a forward reads were moved by the sync",
+            f"the sync moved {counted(len(moved), 'tensor', 'tensors')} that a forward reads",
             where=listed(list(moved)),
             expected="storage, offset, shape, stride and dtype as before the sync",
             got=f"{path}: {change}",
@@ -91,7 +95,8 @@ def alias_graph(
     path, change = next(iter(broken.items()))
     return failed(
         explain(
-            f"{len(broken)} tensors share storage with others than before",
+            f"{counted(len(broken), 'tensor shares', 'tensors share')} storage with others than "
+            "before",
             where=listed(list(broken)),
             expected="the alias graph of before the sync",
             got=f"{path}: {change}",
@@ -129,7 +134,7 @@ def _shown(name: str, value: object) -> str:
 def _aliases(rows: Sequence[StoredTensor]) -> dict[str, frozenset[str]]:
     groups: dict[int, set[str]] = defaultdict(set)
     for row in rows:
-        if row.nbytes and row.kind != "closure":
+        if row.nbytes and row.storage and row.kind != "closure":
             groups[row.storage].add(row.path)
     frozen = {path: frozenset(group) for group in groups.values() for path in group}
     return {row.path: frozen.get(row.path, frozenset({row.path})) for row in rows}

@@ -8,6 +8,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from syncguard._version import __version__
+from syncguard.cli.campaign import campaign
+from syncguard.cli.catalogue import explain, list_things
 from syncguard.cli.doctor import doctor
 from syncguard.cli.smoke import smoke
 
@@ -22,6 +24,9 @@ app = typer.Typer(
 )
 app.command()(smoke)
 app.command()(doctor)
+app.command()(campaign)
+app.command("list")(list_things)
+app.command()(explain)
 
 
 @app.callback()

@@ -243,7 +243,7 @@ class StubLearner:
         """The grids of low-precision weights, made again when anything they come from changed."""
         key: tuple[object, ...] = (
             *(tensor._version for tensor in self._weights.values()),
-            self._masters._flat._version if self._masters else 0,
+            self._masters.revision if self._masters else 0,
             vars(self).get("quantize"),
             vars(self.recipe).get("is_excluded"),
         )

@@ -46,6 +46,11 @@ class Masters:
         self._flat = torch.where(free, bits + places, bits).view(torch.float32)
         self._optimizer = torch.optim.AdamW([self._flat], lr=0.0, weight_decay=0.0, foreach=False)
 
+    @property
+    def revision(self) -> int:
+        """A number that changes whenever a master does."""
+        return self._flat._version
+
     def values(self) -> list[torch.Tensor]:
         """The masters, float32, shaped like the weights; views of the real ones."""
         parts = torch.split(self._flat, [weight.numel() for weight in self._weights])

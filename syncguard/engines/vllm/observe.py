@@ -203,4 +203,8 @@ def _grid_of(dtype: torch.dtype) -> str:
 def fetch_rows(model: Any, weight: str, rows: Sequence[int]) -> dict[str, torch.Tensor]:
     """See `syncguard.protocols.Engine.fetch_rows`."""
     held = next(held for held in held_weights(model) if held.weight == weight)
-    return {name: tensor[list(rows)].clone() for name, tensor in canonical(held).items()}
+    tensors = canonical(held).items()
+    return {
+        name: tensor.clone() if tensor.ndim < 2 else tensor[list(rows)].clone()
+        for name, tensor in tensors
+    }
