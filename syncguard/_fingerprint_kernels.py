@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]  # it ships no types
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from syncguard._fingerprint_reference import MULTIPLIER, ROTATIONS, SHIFT
+from syncguard._fingerprint_reference import KEY, MULTIPLIER, ROTATIONS, SHIFT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,52 +30,63 @@ _BITS = 64
 # Two vectors a turn: independent sums, and half the loop's own instructions.
 _UNROLLED = 2
 
+# Rows of a column worked on at once: their sums, 16 KiB, stay in the fastest cache.
+_TOGETHER = 1 << 11
+
 _WORD = ir.IntType(_BITS)
 _VECTOR = ir.VectorType(_WORD, _LANES)
 
 
-def _splat(number: int) -> Any:
-    return ir.Constant(_VECTOR, [number] * _LANES)
+def _splat(number: int, kind: Any = _VECTOR) -> Any:
+    count = getattr(kind, "count", 0)
+    return ir.Constant(kind, [number] * count if count else number)
 
 
 def _mix(builder: Any, value: Any) -> Any:
-    """Emit `_fingerprint_reference.mix` on a vector."""
+    """Emit `_fingerprint_reference.mix` on a word, or on each of a vector of words."""
+    kind = value.type
     first, second = (
-        builder.or_(builder.lshr(value, _splat(n)), builder.shl(value, _splat(_BITS - n)))
+        builder.or_(
+            builder.lshr(value, _splat(n, kind)), builder.shl(value, _splat(_BITS - n, kind))
+        )
         for n in ROTATIONS
     )
     value = builder.xor(value, builder.xor(first, second))
     for _ in range(2):
-        value = builder.mul(value, _splat(MULTIPLIER))
-        value = builder.xor(value, builder.lshr(value, _splat(SHIFT)))
+        value = builder.mul(value, _splat(MULTIPLIER, kind))
+        value = builder.xor(value, builder.lshr(value, _splat(SHIFT, kind)))
     return value
 
 
 def _without_negative_zero(builder: Any, value: Any, bits: int) -> Any:
     """Emit: elements of `bits` bits that hold only a sign become zero."""
     elements = ir.VectorType(ir.IntType(bits), value.type.count * value.type.element.width // bits)
-    sign = ir.Constant(elements, [1 << (bits - 1)] * elements.count)
-    zero = ir.Constant(elements, [0] * elements.count)
     held = builder.bitcast(value, elements)
-    kept = builder.select(builder.icmp_unsigned("==", held, sign), zero, held)
+    is_sign = builder.icmp_unsigned("==", held, _splat(1 << (bits - 1), elements))
+    kept = builder.select(is_sign, _splat(0, elements), held)
     return builder.bitcast(kept, value.type)
+
+
+def _in_every_lane(builder: Any, word: Any) -> Any:
+    first = builder.insert_element(_splat(0), word, _WORD(0))
+    every = _splat(0, ir.VectorType(ir.IntType(32), _LANES))
+    return builder.shuffle_vector(first, first, every)
 
 
 def _lanes_below(builder: Any, count: Any) -> Any:
     """Emit a mask of the first `count` lanes."""
-    every = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), [0] * _LANES)
-    counts = builder.insert_element(_splat(0), count, _WORD(0))
-    counts = builder.shuffle_vector(counts, counts, every)
-    return builder.icmp_unsigned("<", ir.Constant(_VECTOR, list(range(_LANES))), counts)
+    lanes = ir.Constant(_VECTOR, list(range(_LANES)))
+    return builder.icmp_unsigned("<", lanes, _in_every_lane(builder, count))
 
 
 def _load(builder: Any, address: Any, index: Any, kind: Any, mask: Any = None) -> Any:
     """Emit a load of lanes from `index` on; those that a mask leaves out are not touched."""
-    place = builder.mul(index, _WORD(kind.element.width // 8))
+    width = getattr(kind, "element", kind).width
+    place = builder.mul(index, _WORD(width // 8))
     pointer = builder.inttoptr(builder.add(address, place), kind.as_pointer())
     if mask is None:
         return builder.load(pointer, align=1)
-    arguments = [pointer, ir.IntType(32)(1), mask, ir.Constant(kind, [0] * kind.count)]
+    arguments = [pointer, ir.IntType(32)(1), mask, _splat(0, kind)]
     load = cgutils.get_or_insert_function(
         builder.module,
         ir.FunctionType(kind, [argument.type for argument in arguments]),
@@ -125,6 +137,54 @@ def _print(
     return types.uint64(granule, negative_zero, row, keys, start, stop), generate
 
 
+@intrinsic  # type: ignore[untyped-decorator]  # numba ships no types
+def _add_neighbours(
+    _: Any,
+    granule: Any,
+    element: Any,
+    negative_zero: Any,
+    first_column: Any,
+    stride: Any,
+    keys: Any,
+    position: Any,
+    row: Any,
+    sums: Any,
+) -> tuple[Any, Callable[..., Any]]:
+    kind = ir.VectorType(ir.IntType(element.bitwidth), _LANES)
+    columns = granule.bitwidth // element.bitwidth
+    element_bits = getattr(negative_zero, "bitwidth", 0)
+
+    def generate(context: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        column, stride, keys, position, row, sums = arguments[3:]
+        place = builder.mul(builder.mul(position, _WORD(columns)), stride)
+        column = builder.add(column, place)
+        granules = _splat(0)
+        for number in range(columns):
+            elements = builder.zext(_load(builder, column, row, kind), _VECTOR)
+            elements = builder.shl(elements, _splat(number * element.bitwidth))
+            granules = builder.or_(granules, elements)
+            column = builder.add(column, stride)
+        if element_bits:
+            granules = _without_negative_zero(builder, granules, element_bits)
+        key = _in_every_lane(builder, _load(builder, keys, position, _WORD))
+        terms = _mix(builder, builder.add(granules, key))
+        terms = builder.add(terms, _load(builder, sums, row, _VECTOR))
+        place = builder.add(sums, builder.mul(row, _WORD(_BITS // 8)))
+        builder.store(terms, builder.inttoptr(place, _VECTOR.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    arguments = granule, element, negative_zero, first_column, stride, keys, position, row, sums
+    return types.void(*arguments), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]  # numba ships no types
+def _mixed(_: Any, word: Any) -> tuple[Any, Callable[..., Any]]:
+    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        return _mix(builder, arguments[0])
+
+    return types.uint64(word), generate
+
+
 def _compile(function: Kernel) -> Kernel:
     """Compile on first call, and keep the machine code on disk if any cache folder is writable."""
     try:
@@ -159,12 +219,40 @@ def add_prints(
 
 
 @_compile
+def add_neighbour_prints(
+    granule: Any,
+    element: Any,
+    negative_zero: Any,
+    address: Any,
+    stride: Any,
+    keys: Any,
+    count: Any,
+    sums: Any,
+    rows: Any,
+) -> None:
+    """Add the prints of rows to `sums`, where a column and not a row is contiguous.
+
+    Args:
+        granule: As for `add_prints`.
+        element: An unsigned integer of an element's width, at most a granule's.
+        negative_zero: As for `add_prints`.
+        address: Of the first element of the first row.
+        stride: Bytes from column to column.
+        keys: As for `add_prints`.
+        count: Granules in a row.
+        sums: Address of one uint64 a row.
+        rows: A multiple of 8.
+    """
+    for block in range(0, rows, _TOGETHER):
+        for position in range(count):
+            for row in range(block, min(block + _TOGETHER, rows), _LANES):
+                _add_neighbours(
+                    granule, element, negative_zero, address, stride, keys, position, row, sums
+                )
+
+
+@_compile
 def fill_keys(first: Any, out: Any) -> None:
     """Write the keys of the positions from `first` on, `_fingerprint_reference.key`."""
     for index in range(out.size):
-        value = np.uint64(first + index + 1) * np.uint64(KEY)
-        value ^= (value >> _FIRST | value << _FIRST_LEFT) ^ (value >> _SECOND | value << _SECOND_LEFT)
-        value *= _MULTIPLIER
-        value ^= value >> _SHIFT
-        value *= _MULTIPLIER
-        out[index] = value ^ value >> _SHIFT
+        out[index] = _mixed(np.uint64(first + index + 1) * np.uint64(KEY))

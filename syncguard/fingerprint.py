@@ -3,41 +3,44 @@
 The fingerprint of a row is the sum, modulo 2^64, of ``mix(granule + key(position))`` over the
 granules of the row, where a granule is a short run of bytes along the row and its position is
 counted from the start of the whole row. So the parts of a row that live on different ranks add up
-to the row's fingerprint, and rows may be stored in any order. The mixer is the finalizer of
-SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).
+to the row's fingerprint, and rows may be stored in any order. The specification is scalar:
+`syncguard._fingerprint_reference`. Any change of one granule changes the fingerprint, since the
+mixer is a bijection; all other differences cancel with the probability of equal random numbers.
+
+Two processes find where tensors differ without moving them: they compare `row_prints`, then the
+`block_prints` of a few of the rows that differ, and `differing_blocks` names rows and columns.
 """
 
+from __future__ import annotations
+
 import functools
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-__all__ = ["GRANULE", "fingerprint", "row_prints", "value_print"]
+from syncguard._fingerprint_rows import matrices, sign_bits
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+
+    from numpy.typing import NDArray
+
+__all__ = [
+    "GRANULE",
+    "block_prints",
+    "combined",
+    "differing_blocks",
+    "fingerprint",
+    "row_prints",
+    "value_print",
+]
 
 GRANULE: Final = 8
 """Bytes of a granule where the row's length allows it."""
 
-_KEY: Final = 0x9E3779B97F4A7C15
-_MULTIPLIERS: Final = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-_SHIFTS: Final = (30, 27, 31)
-_MASK: Final = (1 << 64) - 1
-_CHUNK_BYTES: Final = 1 << 20
-
-
-def mix(value: int) -> int:
-    """The scalar mixer, the specification of the array form.
-
-    Args:
-        value: A 64-bit number.
-
-    Returns:
-        A 64-bit number; the map is a bijection.
-    """
-    for shift, multiplier in zip(_SHIFTS, _MULTIPLIERS, strict=False):
-        value = ((value ^ (value >> shift)) * multiplier) & _MASK
-    return value ^ (value >> _SHIFTS[-1])
+_GRANULES: Final = (8, 4, 2, 1)
 
 
 def row_prints(
@@ -45,47 +48,46 @@ def row_prints(
 ) -> NDArray[np.uint64]:
     """One fingerprint per row.
 
+    Rows are read where they are, whatever their distance; a tensor whose rows are not contiguous
+    is copied some rows at a time.
+
     Args:
-        tensor: Any dtype, [rows, columns]; a vector counts as one row, more dimensions are
-            flattened into rows.
+        tensor: Any dtype and device, [rows, columns]; a vector counts as one row, more dimensions
+            are flattened into rows.
         granule: Bytes that stay together in every layout of interest: 1, 2, 4 or 8; by default
-            the largest that divides a row.
+            the largest that divides a row. Shards of a row need that of the whole row.
         first: Bytes of the logical row before this shard.
 
     Returns:
         uint64 [rows].
 
     Raises:
-        ValueError: ``granule`` divides neither the row nor ``first``.
+        ValueError: ``granule`` is none of these, or divides neither the row nor ``first``.
     """
-    data = tensor.detach().contiguous()
-    rows = 1 if data.ndim < 2 else int(np.prod(data.shape[:-1]))
-    octets = data.reshape(-1).view(torch.uint8).reshape(rows, -1).numpy()
-    width = octets.shape[1]
-    size = granule or next(size for size in (8, 4, 2, 1) if width % size == 0)
-    if size not in (1, 2, 4, 8) or width % size or first % size:
-        raise ValueError(
-            f"a row of {width} bytes from byte {first} is not a whole number of granules of {size}"
-        )
-    granules = octets.view(f"<u{size}")
-    keys = _keys(first // size, granules.shape[1])
-    out = np.empty(rows, np.uint64)
-    step = max(1, _CHUNK_BYTES // max(1, granules.shape[1] * 8))
-    for start in range(0, rows, step):
-        out[start : start + step] = _mixed(granules[start : start + step], keys).sum(
-            axis=1, dtype=np.uint64
-        )
-    return out
+    return _prints(tensor, granule, first, 0, None)[:, 0]
 
 
 def fingerprint(tensor: torch.Tensor) -> int:
-    """One fingerprint of a whole tensor: its row prints, weighted by keys of their positions.
+    """One fingerprint of a whole tensor: its row prints, `combined`."""
+    return combined(row_prints(tensor))
 
-    Linear in the row prints, so fingerprints of shards of rows add too.
+
+def combined(rows: NDArray[np.uint64], *, first: int = 0) -> int:
+    """One fingerprint of rows: their prints, weighted by odd keys of the rows' numbers.
+
+    Linear in the row prints, so the fingerprints of shards add, of rows and of columns. A change
+    of one row always changes it; swapped rows cancel with a probability of 2^-58, since the
+    difference of two odd weights is even.
+
+    Args:
+        rows: uint64 [rows], row prints.
+        first: Rows of the logical tensor before these.
+
+    Returns:
+        In 0 to 2^64 - 1.
     """
-    rows = row_prints(tensor)
-    with np.errstate(over="ignore"):
-        return int((rows * (_keys(0, rows.size) | np.uint64(1))).sum(dtype=np.uint64))
+    weights = _backend("cpu").keys(first, rows.size) | np.uint64(1)
+    return int((rows * weights).sum(dtype=np.uint64))
 
 
 def value_print(
@@ -95,27 +97,115 @@ def value_print(
 
     A kernel's sum turns -0 into +0, so probes cannot tell them apart. Arguments and result are
     those of `row_prints`.
+
+    Raises:
+        ValueError: As `row_prints`, or several values share a byte.
     """
-    zeros = torch.zeros((), dtype=values.dtype)
-    return row_prints(torch.where(values == 0, zeros, values), granule=granule, first=first)
+    return _prints(values, granule, first, sign_bits(values.dtype), None)[:, 0]
 
 
-@functools.lru_cache(maxsize=64)
-def _keys(first: int, count: int) -> NDArray[np.uint64]:
-    positions = np.arange(first + 1, first + count + 1, dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        keys = _mixed(positions * np.uint64(_KEY), np.uint64(0))
-    keys.flags.writeable = False
-    return keys
-
-
-def _mixed(
-    granules: NDArray[np.unsignedinteger], keys: NDArray[np.uint64] | np.uint64
+def block_prints(
+    tensor: torch.Tensor,
+    rows: Sequence[int],
+    block: int = 32,
+    *,
+    granule: int | None = None,
+    first: int = 0,
+    values: bool = False,
 ) -> NDArray[np.uint64]:
-    with np.errstate(over="ignore"):
-        value: NDArray[np.uint64] = granules.astype(np.uint64) + keys
-        for shift, multiplier in zip(_SHIFTS, _MULTIPLIERS, strict=False):
-            value ^= value >> np.uint64(shift)
-            value *= np.uint64(multiplier)
-        value ^= value >> np.uint64(_SHIFTS[-1])
-    return value
+    """Fingerprints of blocks of columns of some rows; the blocks of a row add up to its print.
+
+    Args:
+        tensor: As for `row_prints`.
+        rows: Numbers of rows, in any order; a vector has row 0 only.
+        block: Columns in a block, the last may have fewer; a whole number of granules.
+        granule: As for `row_prints`.
+        first: As for `row_prints`; blocks are counted from the start of the shard.
+        values: Whether both zeros are the same, as in `value_print`.
+
+    Returns:
+        uint64 [rows asked for, blocks].
+
+    Raises:
+        ValueError: As `row_prints`, there is no such row, or a block cuts a granule.
+    """
+    shape = tensor.shape[:-1] or (1,)
+    total = int(np.prod(shape))
+    if any(not 0 <= row < total for row in rows):
+        raise ValueError(f"rows {list(rows)} of a tensor with {total} rows, counted from 0")
+    whole = tensor.detach().reshape(1, -1) if tensor.ndim < 2 else tensor.detach()
+    picked = [whole[tuple(int(i) for i in np.unravel_index(row, shape))] for row in rows]
+    # Not torch.stack of the rows themselves: it lacks some dtypes.
+    octets = [row.contiguous().view(torch.uint8) for row in picked]
+    signs = sign_bits(tensor.dtype) if values else 0
+    width = tensor.element_size()
+    chosen = torch.stack(octets) if octets else torch.empty(0, whole.shape[-1] * width).byte()
+    return _prints(chosen, granule, first, signs, block * width)
+
+
+def differing_blocks(
+    mine: NDArray[np.uint64], theirs: NDArray[np.uint64], rows: Sequence[int], block: int = 32
+) -> list[tuple[int, slice]]:
+    """Where two tensors differ, from the `block_prints` of both for the same rows and blocks.
+
+    Args:
+        mine: uint64 [rows, blocks].
+        theirs: The same of the other side.
+        rows: As given to `block_prints`.
+        block: As given to `block_prints`.
+
+    Returns:
+        Row number and columns of each differing block, in order; the last block of a row may end
+        before its slice does.
+
+    Raises:
+        ValueError: The sides do not have the same rows and blocks.
+    """
+    if mine.shape != theirs.shape or len(mine) != len(rows):
+        raise ValueError(
+            f"prints of {mine.shape} and {theirs.shape} blocks for {len(rows)} rows: both sides "
+            "must print the same rows in the same blocks"
+        )
+    found = np.argwhere(mine != theirs).tolist()
+    return [(rows[index], slice(at * block, (at + 1) * block)) for index, at in found]
+
+
+def _prints(
+    tensor: torch.Tensor, granule: int | None, first: int, signs: int, block: int | None
+) -> NDArray[np.uint64]:
+    """Print blocks of bytes of rows, or whole rows; returns uint64 [rows, blocks]."""
+    tensor = tensor.detach()
+    if tensor.ndim < 2:
+        tensor = tensor.reshape(1, -1)
+    width = tensor.shape[-1] * tensor.element_size()
+    size = granule or next(size for size in _GRANULES if width % size == 0)
+    parts = 1 if block is None else -(-width // max(block, 1))
+    block = max(width, size) if block is None else block
+    if size not in _GRANULES or width % size or first % size or block % size or block < 1:
+        raise ValueError(
+            f"a row of {width} bytes from byte {first} in blocks of {block} is not a whole number "
+            f"of granules of {size}: give a granule of 1, 2, 4 or 8 bytes that divides all three"
+        )
+    rows = int(np.prod(tensor.shape[:-1]))
+    if not tensor.numel():
+        return np.zeros((rows, parts), np.uint64)
+    backend = _backend(tensor.device.type)
+    pieces = [
+        backend.prints(matrix, size, first // size, block // size, signs)
+        for matrix in matrices(tensor)
+    ]
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+@functools.cache
+def _backend(device: str) -> Any:
+    """Return the module that prints tensors of a device; each gives the same numbers."""
+    backend: ModuleType
+    if device != "cpu":
+        from syncguard import _fingerprint_torch as backend
+    else:
+        try:
+            from syncguard import _fingerprint_numba as backend
+        except ImportError:
+            from syncguard import _fingerprint_numpy as backend
+    return backend

@@ -1,6 +1,5 @@
 """Runs checks around every sync of a learner and an engine."""
 
-import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,10 +18,13 @@ from syncguard.observations import (
     WeightPrint,
 )
 from syncguard.observing import SyncContext, View
+from syncguard.profiles import SMOKE, Profile
 from syncguard.protocols import Engine, Learner
 from syncguard.report import SyncSummary
 from syncguard.reporting import Listener
+from syncguard.rotation import Turns
 from syncguard.runner import run_checks
+from syncguard.timelimit import TimeLimitExceeded, time_limit
 from syncguard.verdict import Verdict
 
 __all__ = ["Bucket", "Guard", "bucketed"]
@@ -55,7 +57,8 @@ class Guard:
         learner: The learner.
         engine: The engine.
         listener: Told of every verdict.
-        checks: The checks to run; all by default.
+        profile: Which checks run, and how deep the probes go.
+        checks: The checks to run, if not the profile's.
         timeout_s: Limit for each check.
         vocabulary: Number of tokens to draw prompts from.
         seed: Of prompts, sampling and probes.
@@ -67,6 +70,7 @@ class Guard:
         engine: Engine,
         listener: Listener,
         *,
+        profile: Profile = SMOKE,
         checks: Sequence[Check] | None = None,
         timeout_s: float = 300.0,
         vocabulary: int = 2,
@@ -75,7 +79,8 @@ class Guard:
         self._learner = learner
         self._engine = engine
         self._listener = listener
-        self._checks = checks
+        self._checks = profile.selected() if checks is None else checks
+        self._turns = None if profile.probe_layers is None else Turns(profile.probe_layers)
         self._timeout_s = timeout_s
         self._vocabulary = vocabulary
         self._seed = seed
@@ -83,6 +88,7 @@ class Guard:
         self._history: dict[str, Mapping[str, WeightPrint]] = {}
         self._values: dict[str, Mapping[str, NDArray[np.uint64]]] = {}
         self._reads: GraphReads | None = None
+        self._delivered = True
 
     def sync(
         self,
@@ -99,14 +105,17 @@ class Guard:
         Args:
             bucket_bytes: Largest size of a bucket.
             poison: Byte to fill the engine's weights with before; none leaves them.
-            same_weights: Whether the weights are those of the sync before.
+            same_weights: Whether the weights are those of the sync before. After a sync that
+                failed the engine does not hold them, and nothing is compared.
             what: What is sent, in words, for the report.
             step: The optimizer step before this sync, for the report.
             start_cold: Starts another engine on the learner's weights, to compare with.
         """
         self._number += 1
+        same_weights = same_weights and self._delivered
         before, failures = self._observe_before(poison, same_weights)
         record, tensors, nbytes = self._send(bucket_bytes)
+        self._delivered = not record.error
         context = SyncContext(
             record=record,
             storage_before=before.get("storage_before", ()),
@@ -115,6 +124,7 @@ class Guard:
             poisoned=before.get("poisoned"),
             failures=failures,
             start_cold=start_cold,
+            turns=self._turns,
             same_weights=same_weights,
             history=dict(reversed(self._history.items())),
             value_history=dict(reversed(self._values.items())),
@@ -145,39 +155,54 @@ class Guard:
 
     def _observe_before(
         self, poison: int | None, same_weights: bool
-    ) -> tuple[dict[str, Any], dict[str, Exception]]:
-        """What is noted before the sync, and what could not be: the checks that need it tell."""
-        wanted: dict[str, Callable[[], Any]] = {"storage_before": self._engine.storage}
+    ) -> tuple[dict[str, Any], dict[str, BaseException]]:
+        """What is noted before the sync, and what could not be: the checks that need it tell.
+
+        A first forward may make or move tensors, so what it reads is observed before where things
+        are, and poisoning comes last.
+        """
+        wanted: dict[str, Callable[[], Any]] = {}
         if self._reads is None:
             wanted["graph_reads"] = self._engine.graph_reads
+        wanted["storage_before"] = self._engine.storage
         if same_weights:
             wanted["state_before"] = self._engine.state
         if poison is not None:
             wanted["poisoned"] = functools.partial(self._poisoned, poison)
         made: dict[str, Any] = {}
-        failures: dict[str, Exception] = {}
+        failures: dict[str, BaseException] = {}
         for name, observe in wanted.items():
             try:
-                made[name] = observe()
-            except Exception as error:  # noqa: BLE001 - kept for the checks
+                with time_limit(self._timeout_s):
+                    made[name] = observe()
+            except (Exception, SystemExit, TimeLimitExceeded) as error:  # noqa: BLE001 - kept
                 failures[name] = error
         self._reads = made.get("graph_reads", self._reads)
         return made, failures
 
     def _send(self, bucket_bytes: int) -> tuple[SyncRecord, int, int]:
         tensors = nbytes = 0
+        version = str(self._number)
         started = time.perf_counter()
         try:
-            self._engine.begin(self._number, str(self._number))
+            self._engine.begin(self._number, version)
             for bucket in bucketed(self._learner.weights(), bucket_bytes):
                 tensors += len(bucket)
                 nbytes += sum(t.numel() * t.element_size() for _, t in bucket)
                 self._engine.send(bucket)
             record = self._engine.finish()
         except Exception as error:  # noqa: BLE001 - the session check judges it
-            record = self._engine.abandon(f"{type(error).__name__}: {error}")
+            record = self._abandoned(version, f"{type(error).__name__}: {error}")
         record.seconds = record.seconds or time.perf_counter() - started
         return record, tensors, nbytes
+
+    def _abandoned(self, version: str, error: str) -> SyncRecord:
+        """Give up the session; if the engine cannot even do that, the record is ours."""
+        try:
+            return self._engine.abandon(error)
+        except Exception as second:  # noqa: BLE001 - the session check judges it
+            also = f"{error}; then abandon: {type(second).__name__}: {second}"
+            return SyncRecord(self._number, version, error=also)
 
     def _poisoned(self, pattern: int) -> Poisoned:
         nbytes = dict(self._engine.poison(pattern))
@@ -189,9 +214,9 @@ class Guard:
         return Poisoned(pattern, nbytes, prints)
 
     def _remember(self, version: str, view: View) -> None:
-        with contextlib.suppress(Exception):  # what cannot be observed is not remembered
-            self._history[f"version {version}"] = view.get("learner_prints")
-            self._values[f"version {version}"] = view.get("learner_values")
-        for kept in (self._history, self._values):
+        """Keep what the learner held, as far as the checks looked at it."""
+        for kept, name in ((self._history, "learner_prints"), (self._values, "learner_values")):
+            if (held := view.made(name)) is not None:
+                kept[f"version {version}"] = held
             while len(kept) > _HISTORY:
                 del kept[next(iter(kept))]

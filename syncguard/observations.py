@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 __all__ = [
+    "BlockProbe",
     "ColdEngine",
     "EngineLayer",
     "GraphReads",
@@ -21,6 +22,7 @@ __all__ = [
     "ProbeReference",
     "QuantizedCanary",
     "Rederivation",
+    "Rotation",
     "Samples",
     "StepReport",
     "StoredTensor",
@@ -323,3 +325,46 @@ class ColdEngine:
 
     state: dict[str, int]
     probe: dict[str, WeightPrint | Unreadable]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockProbe:
+    """One layer's answer to rows that are +-1 in one block, compared with the learner's sums.
+
+    Attributes:
+        module: The engine's module path.
+        parts: As in `EngineLayer`.
+        wrong: Sums that differ.
+        outputs: Sums that were compared.
+        where: Row and block of the first that differs; empty if none does.
+    """
+
+    module: str
+    parts: tuple[str, ...]
+    wrong: int
+    outputs: int
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """Which layers are probed at this sync, and which were lately.
+
+    Attributes:
+        chosen: Modules to probe at this sync.
+        names: All weights that take turns.
+        modules: Modules that take turns.
+        covered: Modules that were probed within the last syncs, this one included.
+        syncs: How many syncs that is: enough for every module to have its turn.
+    """
+
+    chosen: tuple[str, ...]
+    names: tuple[str, ...]
+    modules: int
+    covered: int
+    syncs: int
+
+    @property
+    def weights(self) -> int:
+        """Weights that take turns."""
+        return len(self.names)

@@ -17,19 +17,22 @@ from syncguard.checks.differences import Difference, differing_rows, find_row
 from syncguard.errors import Unsupported
 from syncguard.grids import dequantize, quantize
 from syncguard.observations import (
+    BlockProbe,
     ColdEngine,
     GraphReads,
     Poisoned,
     ProbeReference,
     QuantizedCanary,
+    Rotation,
     Samples,
     StoredTensor,
     SyncRecord,
     Unreadable,
     WeightPrint,
 )
-from syncguard.probes import random_rows
+from syncguard.probes import block_rows, random_rows
 from syncguard.protocols import Engine, Learner
+from syncguard.rotation import Turns
 from syncguard.timelimit import TimeLimitExceeded
 
 __all__ = ["OBSERVERS", "SyncContext", "View"]
@@ -53,6 +56,7 @@ class SyncContext:
         state_before: Fingerprints of all reachable tensors before; empty if not taken.
         poisoned: What poisoning left, if the engine was poisoned.
         failures: Name of an observation that was to be made before the sync to why it failed.
+        turns: Hands out layers for a budgeted probe; none where every layer is probed exactly.
         start_cold: Starts an engine on the learner's weights; none unless it is asked for.
         same_weights: Whether the sync sent the weights of the one before.
         history: Label of an earlier version to the learner's prints of that time, newest first.
@@ -66,8 +70,9 @@ class SyncContext:
     graph_reads: GraphReads
     state_before: Mapping[str, int] = field(default_factory=dict)
     poisoned: Poisoned | None = None
+    turns: Turns | None = None
     start_cold: Callable[[], Engine] | None = None
-    failures: Mapping[str, Exception] = field(default_factory=dict)
+    failures: Mapping[str, BaseException] = field(default_factory=dict)
     same_weights: bool = False
     history: Mapping[str, Mapping[str, WeightPrint]] = field(default_factory=dict)
     value_history: Mapping[str, Mapping[str, NDArray[np.uint64]]] = field(default_factory=dict)
@@ -249,6 +254,54 @@ def _samples(view: View) -> Samples:
     )
 
 
+def _has_packed(view: View) -> bool:
+    """Whether the bytes of some weight cannot be compared, so that only its kernel can tell."""
+    learner = view.get("learner_prints")
+    return any(
+        not isinstance(held, WeightPrint)
+        or held.weight not in learner
+        or differing_rows(learner[held.weight], held) is None
+        for held in view.get("weight_prints").values()
+    )
+
+
+def _rotation(view: View) -> Rotation | None:
+    if view.context.turns is None:
+        return None
+    layers = view.get("learner_layers")
+    looked_up = {layer.weight for layer in layers if layer.kind == "embedding"}
+    return view.context.turns.take(view.get("engine_layers"), looked_up)
+
+
+def _block_probe(view: View) -> list[BlockProbe]:
+    rotation = view.get("rotation")
+    if rotation is None:
+        return []
+    grids = {layer.weight: layer.grid for layer in view.get("learner_layers")}
+    seed = view.context.seed
+    probes = []
+    for output in view.engine.probe_blocks(rotation.chosen, seed):
+        weight = torch.cat([view.learner.dequantized(part) for part in output.parts])
+        x = block_rows(weight.shape[1], seed, weight.dtype).float()
+        exact = all(grids[part] == "mxfp8" for part in output.parts)
+        wanted, got = x @ weight.float().T, torch.from_numpy(output.output)
+        # Outputs are rounded to the model's dtype once; other grids' sums depend on their order.
+        unit = torch.finfo(weight.dtype).eps
+        slack = 0.0 if exact else 2 * unit * (x.abs() @ weight.float().abs().T)
+        differing = (got - wanted.to(weight.dtype).float()).abs() > slack
+        first = differing.nonzero()[:1].tolist()
+        probes.append(
+            BlockProbe(
+                module=output.module,
+                parts=output.parts,
+                wrong=int(differing.sum()),
+                outputs=differing.numel(),
+                where=f"row {first[0][1]}, block {first[0][0]}" if first else "",
+            )
+        )
+    return probes
+
+
 def _optional(side: Any, capability: str) -> Any:
     """Ask for what only some adapters offer; none where it is not offered."""
     ask = getattr(side, capability, None)
@@ -277,6 +330,7 @@ def _manifest(view: View) -> dict[str, str]:
 
 
 _OBSERVERS: Final[dict[str, Callable[[View], Any]]] = {
+    "block_probe": _block_probe,
     "canary_engine": lambda view: _canary(view, view.engine),
     "canary_learner": lambda view: _canary(view, view.learner),
     "cold_engine": _cold_engine,
@@ -289,9 +343,12 @@ _OBSERVERS: Final[dict[str, Callable[[View], Any]]] = {
     "learner_prints": lambda view: view.learner.prints(),
     "learner_values": lambda view: view.learner.value_prints(),
     "manifest": _manifest,
+    "packed_probe": lambda view: view.get("exact_probe") if _has_packed(view) else {},
+    "packed_values": lambda view: view.get("learner_values") if _has_packed(view) else {},
     "poisoned": lambda view: view.context.poisoned,
     "random_probe": _random_probe,
     "rederived": lambda view: view.engine.rederive(),
+    "rotation": _rotation,
     "same_weights": lambda view: view.context.same_weights,
     "samples": _samples,
     "state": lambda view: view.engine.state() if view.context.same_weights else {},

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from syncguard.fingerprint import GRANULE, value_print
 
-__all__ = ["exact_prints", "identity_rows", "random_rows"]
+__all__ = ["block_rows", "exact_prints", "identity_rows", "random_rows"]
 
 _CHUNK: Final = 256
 """Identity rows per call: bounds the memory of a probe to this many output rows."""
@@ -77,3 +77,23 @@ def random_rows(rows: int, features: int, seed: int, dtype: torch.dtype) -> torc
     """
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(rows, features, generator=generator).to(dtype)
+
+
+def block_rows(features: int, seed: int, dtype: torch.dtype, block: int = 32) -> torch.Tensor:
+    """Rows that are +-1 in one block and 0 elsewhere, one row a block.
+
+    Args:
+        features: Length of a row, a multiple of ``block``.
+        seed: Of the signs.
+        dtype: Of the rows.
+        block: Elements of a block.
+
+    Returns:
+        ``[features // block, features]``.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    signs = torch.randint(0, 2, (features // block, block), generator=generator) * 2 - 1
+    rows = torch.zeros(features // block, features // block, block, dtype=dtype)
+    index = torch.arange(features // block)
+    rows[index, index] = signs.to(dtype)
+    return rows.reshape(features // block, features)

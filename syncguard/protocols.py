@@ -1,6 +1,6 @@
 """The two sides of a sync: what an adapter of a learner or an engine must offer."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -126,6 +126,9 @@ class Engine(Protocol):
 
     def probe_random(self, rows: int, seed: int) -> Sequence[ProbeOutput]:
         """Each linear layer's serving path on `syncguard.probes.random_rows`."""
+
+    def probe_blocks(self, modules: Collection[str], seed: int) -> Sequence[ProbeOutput]:
+        """The named layers' serving paths on `syncguard.probes.block_rows`."""
 
     def rederive(self) -> Sequence[Rederivation]:
         """Derive every readable derived tensor again from its canonical tensors; compare."""

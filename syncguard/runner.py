@@ -10,7 +10,7 @@ from syncguard.conditions import CONDITIONS
 from syncguard.errors import Unsupported
 from syncguard.observing import View
 from syncguard.timelimit import TimeLimitExceeded, time_limit
-from syncguard.verdict import Coverage, Reason, Status, Verdict, explain
+from syncguard.verdict import Reason, Status, Verdict, explain
 
 __all__ = ["OBSERVABILITY", "run_checks"]
 
@@ -27,8 +27,8 @@ def run_checks(
 ) -> list[Verdict]:
     """Judge one sync.
 
-    An exception, a time-out, an answer without content or with NaN as a measured value becomes a
-    ``not_run`` verdict with the reason: never a pass, and never silence.
+    An exception, a time-out, an answer without content or a pass with a measured value that is not
+    finite becomes a ``not_run`` verdict with the reason: never a pass, and never silence.
 
     Args:
         view: The observations of the sync.
@@ -73,17 +73,18 @@ def run_checks(
 
 
 def _judge(check: Check, view: View, timeout_s: float) -> tuple[Judgement, str]:
+    """The answer of a check, and what is wrong with it, if it cannot be taken at its word."""
     try:
         with time_limit(timeout_s):
             judgement = check.judge(**{name: view.get(name) for name in check.needs})
+        fault = _fault(judgement)
     except Unsupported as error:
         return _silent(Reason.UNSUPPORTED, str(error)), ""
     except TimeLimitExceeded as error:
         return _silent(Reason.TIMEOUT, str(error)), ""
-    except Exception as error:  # noqa: BLE001 - whatever a check raises is its answer
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - what a check raises is its answer
         text = f"{type(error).__name__}: {error}".strip().rstrip(":")
         return _silent(Reason.ERROR, text), ""
-    fault = _fault(judgement)
     if fault:
         return _silent(Reason.ERROR, fault), f"{check.name}: {fault}"
     return judgement, ""
@@ -108,27 +109,30 @@ def _fault(judgement: object) -> str:
     """Why an answer cannot be taken at its word; empty if it can."""
     if not isinstance(judgement, Judgement):
         return f"the check returned {type(judgement).__name__}, not a judgement"
+    if (judgement.status is Status.NOT_RUN) != (judgement.reason is not None):
+        return f"the check answered {judgement.status} with reason {judgement.reason}"
     if judgement.status is Status.PASS:
-        if not judgement.coverage.layers_checked:
-            return "the check passed without covering anything"
-        numbers = [n for n in (judgement.measured, judgement.bound) if n is not None]
-        if any(math.isnan(number) for number in numbers):
-            return "the check passed with NaN as a measured value"
-        if len(numbers) == 2 and numbers[0] > numbers[1]:
-            return f"the check passed with {numbers[0]:g} measured over a bound of {numbers[1]:g}"
+        return _false_pass(judgement)
+    return ""
+
+
+def _false_pass(judgement: Judgement) -> str:
+    """Why a pass is none; empty if it is one."""
+    if not judgement.coverage.layers_checked:
+        return "the check passed without covering anything"
+    numbers = [n for n in (judgement.measured, judgement.bound) if n is not None]
+    if not all(math.isfinite(number) for number in numbers):
+        told = " and a bound of ".join(f"{number:g}" for number in numbers)
+        return f"the check passed with a measured value of {told}"
+    if len(numbers) == 2 and numbers[0] > numbers[1]:
+        return f"the check passed with {numbers[0]:g} measured over a bound of {numbers[1]:g}"
     return ""
 
 
 def _observability(
     wanted: list[Check], verdicts: list[Verdict], complaints: list[str], sync: int
 ) -> Verdict:
-    answered = [verdict for verdict in verdicts if verdict.status is not Status.NOT_RUN]
-    reasons = [
-        f"{verdict.check}: {verdict.reason}"
-        for verdict in verdicts
-        if verdict.status is Status.NOT_RUN
-    ]
-    coverage = Coverage(len(verdicts), len(wanted))
+    silent = [verdict for verdict in verdicts if verdict.reason is not None]
     if not wanted:
         return Verdict(
             "C7",
@@ -138,7 +142,7 @@ def _observability(
             Reason.MISSING_INPUT,
             sync=sync,
         )
-    if complaints or len(verdicts) != len(wanted):
+    if complaints:
         return Verdict(
             "C7",
             OBSERVABILITY,
@@ -146,24 +150,23 @@ def _observability(
             explain(
                 "answers of checks cannot be taken at their word",
                 where=", ".join(text.partition(":")[0] for text in complaints),
-                expected="a finite measured value, a non-empty coverage, one answer a check",
-                got="; ".join(complaints) or f"{len(verdicts)} answers of {len(wanted)} checks",
+                expected="a judgement with finite numbers that covers something",
+                got="; ".join(complaints),
                 cause="a metric is missing or NaN, or the check looked at nothing",
                 todo="mend the observation; until then the condition counts as unchecked",
             ),
             measured=len(complaints),
             bound=0,
-            coverage=coverage,
             sync=sync,
         )
     return Verdict(
         "C7",
         OBSERVABILITY,
         Status.PASS,
-        f"{len(answered)} of {len(wanted)} checks answered, the others say why not",
+        f"{len(wanted) - len(silent)} of {len(wanted)} checks answered"
+        + (", the others say why not" if silent else ""),
         measured=0,
         bound=0,
-        coverage=coverage,
         sync=sync,
-        evidence=tuple((text.partition(": ")[0], text.partition(": ")[2]) for text in reasons),
+        evidence=tuple((verdict.check, str(verdict.reason)) for verdict in silent),
     )

@@ -1,22 +1,24 @@
 """The smoke check: a learner, an engine, a few syncs, every check after each."""
 
+import contextlib
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from syncguard.checkpoints import Checkpoint
 from syncguard.errors import SyncguardError, UsageError
 from syncguard.guard import Guard
-from syncguard.models import resolve_model
 from syncguard.observations import StepReport
 from syncguard.protocols import Engine, Learner
 from syncguard.report import Environment, Report, SyncSummary
 from syncguard.reporting import Listener
-from syncguard.sides import make_engine, make_learner
+from syncguard.sides import DEFAULT_MODELS, make_engine, make_learner, make_model
 from syncguard.verdict import Verdict
+
+if TYPE_CHECKING:
+    from syncguard.faults import World
 
 __all__ = ["Interrupted", "SmokeOptions", "run_smoke"]
 
@@ -32,22 +34,25 @@ class SmokeOptions:
     """What to check, as the command line asks for it.
 
     Attributes:
-        engine: ``vllm``, or ``MODULE:FACTORY`` of another adapter.
-        model: Name of a model that syncguard makes itself, or a checkpoint folder.
+        engine: ``vllm``, ``stub``, or ``MODULE:FACTORY`` of another adapter.
+        model: Name of a model that syncguard makes itself, or a checkpoint folder; empty for the
+            engine's own, see `syncguard.sides.DEFAULT_MODELS`.
         quantization: ``mxfp8`` or ``none``.
         path: How a sync reaches the engine.
         syncs: Number of syncs; the last one repeats the weights of the one before.
         bucket_mib: Largest size of a bucket in MiB; by default an eighth of the model.
         seed: Of everything random.
+        fault: ``NAME`` or ``NAME@SITE`` of a fault that is armed from before the first sync on.
     """
 
     engine: str = "vllm"
-    model: str = "tiny-qwen3"
+    model: str = ""
     quantization: str = "mxfp8"
     path: str = "transfer"
     syncs: int = 3
     bucket_mib: float | None = None
     seed: int = 0
+    fault: str = ""
 
     def __post_init__(self) -> None:
         if self.syncs < 1:
@@ -74,6 +79,7 @@ def run_smoke(options: SmokeOptions, listener: Listener) -> Report:
     Raises:
         UsageError: The request cannot be carried out as given.
         Interrupted: The user stopped the run.
+        NotFired: The fault that was to be armed changed nothing.
     """
     run = _Run(options, listener)
     try:
@@ -82,6 +88,7 @@ def run_smoke(options: SmokeOptions, listener: Listener) -> Report:
         raise Interrupted(run.report(interrupted=True)) from None
     report = run.report()
     listener.finished(report)
+    run.require_firing()
     return report
 
 
@@ -94,12 +101,27 @@ class _Run:
         self._environment: dict[str, Environment | str] = {}
         self._syncs: list[SyncSummary] = []
         self._verdicts: list[Verdict] = []
+        self._armed: tuple[str, World] | None = None
         self._done = 0
 
     def report(self, *, interrupted: bool = False) -> Report:
+        notes = []
+        if self._armed is not None:
+            armed, world = self._armed
+            notes.append(f"fault {armed} was armed and fired {world.fired} times")
         return Report(
-            self._environment, tuple(self._syncs), tuple(self._verdicts), interrupted=interrupted
+            self._environment,
+            tuple(self._syncs),
+            tuple(self._verdicts),
+            interrupted=interrupted,
+            notes=tuple(notes),
         )
+
+    def require_firing(self) -> None:
+        if self._armed is not None and not self._armed[1].fired:
+            from syncguard.campaign.arming import NotFired
+
+            raise NotFired(f"fault {self._armed[0]} fired on nothing, so this run proves nothing")
 
     def step(self, text: str, done: int, total: int) -> None:
         self._listener.step(text, done, total)
@@ -113,22 +135,36 @@ class _Run:
 
     def prepare_and_judge(self) -> None:
         options = self._options
-        self._advance(f"preparing {options.model}")
-        checkpoint = resolve_model(options.model, _cache_dir(), quantization=options.quantization)
-        self._advance("starting the engine")
-        engine = make_engine(
-            options.engine, checkpoint, options.quantization, options.path, options.seed
-        )
-        try:
-            self._judge(checkpoint, engine)
-        finally:
-            engine.close()
+        chosen = None
+        if options.fault:
+            from syncguard.campaign.arming import parse_fault
 
-    def _judge(self, checkpoint: Checkpoint, engine: Engine) -> None:
+            chosen = parse_fault(options.fault)
+        topology = dict(chosen.fault.topology) if chosen else {}
+        quantization = str(topology.get("quantization", options.quantization))
+        model = options.model or DEFAULT_MODELS.get(options.engine, DEFAULT_MODELS["vllm"])
+        self._advance(f"preparing {model}")
+        checkpoint = make_model(options.engine, model, quantization, topology)
+        with contextlib.ExitStack() as closing:
+            self._advance("starting the engine")
+            engine = make_engine(
+                options.engine, checkpoint, quantization, options.path, options.seed
+            )
+            closing.callback(engine.close)
+            self._advance("building the learner")
+            learner = make_learner(checkpoint, quantization, options.seed)
+            self._environment.update(_environment(options, checkpoint, learner, engine))
+            if chosen:
+                from syncguard.faults import World
+
+                world = World(lambda: learner, lambda: engine)
+                site = chosen.site_in(world)
+                self._armed = f"{chosen.fault.name}@{site}", world
+                closing.enter_context(chosen.fault.armed(world, site))
+            self._judge(checkpoint, learner, engine)
+
+    def _judge(self, checkpoint: Checkpoint, learner: Learner, engine: Engine) -> None:
         options = self._options
-        self._advance("building the learner")
-        learner = make_learner(checkpoint, options.quantization, options.seed)
-        self._environment.update(_environment(options, checkpoint, learner, engine))
         vocabulary = checkpoint.config["vocab_size"]
         guard = Guard(learner, engine, self, vocabulary=vocabulary, seed=options.seed)
         limit = _bucket_bytes(options, checkpoint)
@@ -153,12 +189,6 @@ class _Run:
         self._done += 1
 
 
-def _cache_dir() -> Path:
-    """Where made checkpoints are kept, after the XDG base directory specification."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "syncguard" / "models"
-
-
 def _bucket_bytes(options: SmokeOptions, checkpoint: Checkpoint) -> int:
     if options.bucket_mib is not None:
         return max(1, int(options.bucket_mib * 2**20))
@@ -176,7 +206,7 @@ def _environment(
     return {
         "syncguard": syncguard.__version__,
         "torch": torch.__version__,
-        "model": options.model,
+        "model": checkpoint.name,
         "checkpoint": Path(checkpoint.path).name,
         "quantization": options.quantization,
         "seed": str(options.seed),

@@ -1,5 +1,6 @@
-"""Hypothesis strategies: topologies, weights with awkward magnitudes, buckets, programs of syncs."""
+"""Hypothesis strategies: topologies, awkward weights, buckets, and programs of syncs."""
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -163,16 +164,17 @@ def partitions(draw: st.DrawFn, names: Sequence[str]) -> list[list[str]]:
     order = draw(st.permutations(names))
     cuts = sorted(draw(st.sets(st.integers(1, max(1, len(names) - 1)), max_size=8)))
     edges = [0, *cuts, len(order)]
-    parts = [order[start:stop] for start, stop in zip(edges, edges[1:], strict=False)]
+    parts = [order[start:stop] for start, stop in itertools.pairwise(edges)]
     return [list(part) for part in parts if part]
 
 
 _poisons: Final = st.sampled_from((0, 0xA5, 0x5A))
 _small: Final = st.integers(1, 9)
+_none: Final = st.just(0)
 
 
-def _ops(name: str, values: st.SearchStrategy[int] | None = None) -> st.SearchStrategy[Op]:
-    return st.builds(Op, st.just(name), values or st.just(0))
+def _ops(name: str, values: st.SearchStrategy[int] = _none) -> st.SearchStrategy[Op]:
+    return st.builds(Op, st.just(name), values)
 
 
 @st.composite

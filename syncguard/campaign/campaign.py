@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ from syncguard.campaign.pool import Lost, run_jobs
 from syncguard.campaign.result import CampaignResult
 from syncguard.campaign.running import CellSettings, replay, run_cell
 from syncguard.campaign.session import Session
-from syncguard.errors import SyncguardError
+from syncguard.errors import SyncguardError, UsageError
 from syncguard.faults import FAULTS, Fault
 
 __all__ = ["CampaignListener", "run_campaign"]
@@ -73,6 +74,7 @@ def run_campaign(
     """
     listener = listener or _Silence()
     began = time.monotonic()
+    _require_scipy()
     checks = chosen_checks(options)
     faults = chosen_faults(options)
     complete = False
@@ -106,7 +108,8 @@ def _run(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Keys of all cells and healthy runs with their values, from the session or run now."""
     left: list[Spec] = []
-    for spec in (*laid_out.cells, *laid_out.healthy):
+    planned: list[Spec] = [*laid_out.cells, *laid_out.healthy]
+    for spec in planned:
         if session is not None and spec.key in session.kept:
             value = session.kept[spec.key]
             listener.finished(_read(spec, value), resumed=True)
@@ -128,8 +131,6 @@ def _run(
                     session.keep(spec.key, value)
                 listener.finished(_read(spec, value), resumed=False)
                 yield spec.key, value
-
-
 
 
 def _work(
@@ -183,6 +184,19 @@ def _sites(options: CampaignOptions, faults: list[Fault]) -> dict[str, list[str]
                 raise SyncguardError(f"the sites of the faults were not found: {found.why}")
             return found
     raise AssertionError("a job ends with a result")
+
+
+def _require_scipy() -> None:
+    """Intervals come at the end: tell now what is missing for them.
+
+    Raises:
+        UsageError: It is not installed.
+    """
+    if find_spec("scipy") is None:
+        raise UsageError(
+            "a campaign needs scipy, for the intervals of its rates\n"
+            "  what to do: pip install 'syncguard[campaign]'"
+        )
 
 
 def _environment(options: CampaignOptions) -> dict[str, str]:

@@ -10,31 +10,33 @@ from syncguard.guard import Guard
 from syncguard.reporting import Broadcast
 from syncguard.verdict import Verdict
 
-__all__ = ["AGAIN", "ARMED_LATE", "FIRST", "SMOKE", "Stage", "Syncs"]
+__all__ = ["AGAIN", "ARMED_LATE", "FIRST", "SMOKE", "Turn", "Syncs"]
 
 LEARNING_RATE: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Turn:
     """One sync of a flow.
 
     Attributes:
         poison: Byte to fill the engine's weights with before; none leaves them.
         steps: Whether the learner takes an optimizer step before.
+        repeats: Whether the weights are those of the sync before.
     """
 
     poison: int | None = None
     steps: bool = False
+    repeats: bool = False
 
 
-FIRST: Final = Stage(poison=0xA5)
-AGAIN: Final = Stage()
+FIRST: Final = Turn(poison=0xA5)
+AGAIN: Final = Turn(repeats=True)
 
-SMOKE: Final = (FIRST, Stage(poison=0x5A, steps=True), AGAIN)
+SMOKE: Final = (FIRST, Turn(poison=0x5A, steps=True), AGAIN)
 """As in `syncguard.smoke`: the learner's weights, those after a step, and the same again."""
 
-ARMED_LATE: Final = (Stage(steps=True), AGAIN)
+ARMED_LATE: Final = (Turn(steps=True), AGAIN)
 """What follows a healthy sync: nothing is poisoned, so stale values are almost right."""
 
 
@@ -64,15 +66,16 @@ class Syncs:
         self._bucket_bytes = bucket_bytes
         self._sides: tuple[Any, Any] | None = None
 
-    def sync(self, stage: Stage) -> list[Verdict]:
+    def sync(self, turn: Turn) -> list[Verdict]:
         """Sync once; the verdicts of all checks."""
         world = self._place.world
-        if stage.steps:
+        if turn.steps:
             world.learner.step(LEARNING_RATE)
         _, verdicts = self._current_guard().sync(
             bucket_bytes=self._bucket_bytes(),
-            poison=stage.poison,
-            same_weights=stage == AGAIN,
+            poison=turn.poison,
+            same_weights=turn.repeats,
+            start_cold=self._place.start_cold,
         )
         return verdicts
 
@@ -91,5 +94,3 @@ class Syncs:
                 seed=self._seed,
             )
         return self._guard
-
-

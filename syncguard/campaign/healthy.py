@@ -40,6 +40,7 @@ _SWITCHES: Final = (
     "bias", "correction_bias", "expert_parallel", "graph", "kv_scales", "shared_expert", "sinks",
     "tied",
 )  # fmt: skip
+_LIVE: Final[Sequence[Mapping[str, Any]]] = ({}, {"wire": "mxfp8"}, {"quantization": "none"})
 _SPREADS: Final = (0.0, 0.0, 1e-3, 1e-2, 0.1, 0.5)
 """Standard deviations of noise on the weights, in those of the weight itself."""
 
@@ -147,7 +148,8 @@ def run_healthy(
     references: dict[str, None] = {}
     topology = error = ""
     try:
-        fields = asdict(random_topology(rng)) if spec.engine == "stub" else {}
+        stub = spec.engine == "stub"
+        fields = asdict(random_topology(rng)) if stub else rng.choice(_LIVE)
         place = make_place(spec.engine, fields, spec.seed)
         topology = place.topology
         with contextlib.closing(place.world.engine), _shuffled(place, rng):
@@ -175,14 +177,14 @@ def _judged(
     """The verdicts of all syncs that are neither a pass nor not applicable."""
     spread = rng.choice(_SPREADS)
     if spread and hasattr(place.world.learner, "perturb"):
-        place.world.learner.perturb(spread, seed)
+        place.world.learner.perturb(scale=spread, seed=seed)
 
     def bucket_bytes() -> int:
         return int(place.nbytes ** rng.uniform(0.4, 1.0)) + 1
 
     syncs = Syncs(place, checks, _CHECK_TIMEOUT_S, seed, bucket_bytes)
-    for stage in SMOKE:
-        for verdict in syncs.sync(stage):
+    for turn in SMOKE:
+        for verdict in syncs.sync(turn):
             if verdict.counts and verdict.status is not Status.PASS:
                 yield verdict
 

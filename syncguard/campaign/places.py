@@ -2,7 +2,7 @@
 
 import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from syncguard.errors import Unsupported, UsageError
 from syncguard.faults import World
+from syncguard.protocols import Engine
 
-__all__ = ["ENGINES", "Place", "make_place", "prepare", "refusal", "seeded"]
+__all__ = ["ENGINES", "Place", "live_model", "make_place", "prepare", "refusal", "seeded"]
 
 ENGINES: Final = ("stub", "vllm")
 """Engines that campaigns run on."""
@@ -27,12 +28,11 @@ _LIVE: Final[Mapping[str, Any]] = {
     "ranks": 1,
     "replicas": 1,
     "rope": "buffer",
-    "wire": "bf16",
 }
 """What the live engine is, in the words of `syncguard.stubs.Topology`."""
 
-_MODELS: Final = {False: "tiny-qwen3", True: "tiny-qwen3-tied"}
-_CHOSEN: Final = ("quantization", "tied")
+_CHOSEN: Final = ("quantization", "tied", "wire")
+"""What can be chosen of the live engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,14 @@ class Place:
         vocabulary: Number of tokens to draw prompts from.
         nbytes: Bytes of a sync.
         topology: What the sides are made of, in words.
+        start_cold: Starts another engine on the learner's weights; none where that costs too much.
     """
 
     world: World
     vocabulary: int
     nbytes: int
     topology: str
+    start_cold: Callable[[], Engine] | None = None
 
 
 def make_place(engine: str, topology: Mapping[str, Any], seed: int) -> Place:
@@ -107,8 +109,9 @@ def seeded(seed: int) -> None:
     import numpy as np
     import torch
 
+    # Libraries draw from the global generators.
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - libraries draw from the global generator
+    np.random.seed(seed)
     torch.manual_seed(seed)
 
 
@@ -120,25 +123,43 @@ def _stub(fields: Mapping[str, Any], seed: int) -> Place:
         lambda: make_stub_learner(topology, seed=seed),
         lambda: make_stub_engine(topology, seed=seed),
     )
-    nbytes = sum(tensor.nbytes for _, tensor in world.learner.weights())
-    return Place(world, topology.vocab, nbytes, str(topology))
+    export = world.learner.weights  # a fault that is armed later does not reach this one
+
+    def start_cold() -> Engine:
+        engine = make_stub_engine(topology, seed=seed)
+        engine.begin(1, "1")
+        engine.send(list(export()))
+        engine.finish()
+        engine.probe_exact()  # builds what is built at first use
+        return engine
+
+    nbytes = sum(tensor.nbytes for _, tensor in export())
+    return Place(world, topology.vocab, nbytes, str(topology), start_cold)
+
+
+def live_model(topology: Mapping[str, Any]) -> str:
+    """Name of the model that a live engine of a topology serves."""
+    return "tiny-qwen3-tied" if topology.get("tied") else "tiny-qwen3"
 
 
 def _vllm(fields: Mapping[str, Any], seed: int) -> Place:
-    from syncguard.sides import make_engine, make_learner, make_model
+    from syncguard.learners import TransformersLearner
+    from syncguard.sides import make_engine, make_model
 
     if why := refusal("vllm", fields):
         raise Unsupported(why)
-    model = _MODELS[bool(fields.get("tied"))]
+    model, wire = live_model(fields), fields.get("wire", "bf16")
     quantization = fields.get("quantization", "mxfp8")
+    live = "modelopt-mxfp8" if wire == quantization == "mxfp8" else quantization
     checkpoint = make_model("vllm", model, quantization)
     world = World(
-        lambda: make_learner(checkpoint, quantization, seed),
-        lambda: make_engine("vllm", checkpoint, quantization, "transfer", seed),
+        lambda: TransformersLearner(
+            checkpoint.path, quantization=quantization, wire=wire, seed=seed
+        ),
+        lambda: make_engine("vllm", checkpoint, live, "transfer", seed),
     )
     nbytes = sum(tensor.numel() * tensor.element_size() for _, tensor in world.learner.weights())
-    topology = f"{model}, quantization {quantization}"
-    return Place(world, checkpoint.config["vocab_size"], nbytes, topology)
+    return Place(world, checkpoint.config["vocab_size"], nbytes, f"{model}, quantization {live}")
 
 
 @cache
@@ -149,8 +170,8 @@ def _warm_up() -> None:
 
     place = make_place("stub", {}, 0)
     syncs = Syncs(place, list(CHECKS), 300.0, 0, lambda: place.nbytes)
-    for stage in SMOKE:
-        syncs.sync(stage)
+    for turn in SMOKE:
+        syncs.sync(turn)
 
 
 def _import_vllm() -> None:

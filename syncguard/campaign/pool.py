@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final, Generic, TypeVar
 
@@ -65,7 +65,7 @@ def run_jobs(
     workers: int,
     timeout_s: float,
     on_wait: Callable[[], None] = lambda: None,
-) -> Iterator[tuple[Job, dict[str, Any] | Lost]]:
+) -> Generator[tuple[Job, dict[str, Any] | Lost], None, None]:
     """Run jobs, and yield each with its result as it comes.
 
     Closing the generator ends the children.

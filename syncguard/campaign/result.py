@@ -61,9 +61,7 @@ class CampaignResult:
     @property
     def survivors(self) -> list[Cell]:
         """Cells that no check detected at the first sync, whether one claims them or not."""
-        return [
-            cell for cell in self.cells if cell.outcome in (Outcome.SURVIVED, Outcome.DELAYED)
-        ]
+        return [cell for cell in self.cells if cell.outcome in (Outcome.SURVIVED, Outcome.DELAYED)]
 
     @property
     def broken_claims(self) -> list[Cell]:

@@ -102,8 +102,8 @@ def _sync_armed(
             _require_health(syncs.sync(FIRST))
         world.fired = 0
         closing.enter_context(fault.armed(world, spec.site))
-        for stage in ARMED_LATE if spec.stage == "late" else SMOKE:
-            verdicts = syncs.sync(stage)
+        for turn in ARMED_LATE if spec.stage == "late" else SMOKE:
+            verdicts = syncs.sync(turn)
             trail.note(world.fired, verdicts)
             if trail.settled:
                 break

@@ -7,6 +7,7 @@ from functools import cache
 from syncguard.campaign.cell import Cell, Outcome
 from syncguard.campaign.healthy import HealthyRun
 from syncguard.checks import CHECKS
+from syncguard.conditions import CONDITIONS
 from syncguard.runner import OBSERVABILITY
 
 __all__ = ["CheckRow", "FaultRow", "Interval", "check_rows", "condition_of", "fault_rows", "wilson"]
@@ -103,8 +104,9 @@ _BADNESS = (
 def check_rows(
     checks: Sequence[str], cells: Sequence[Cell], healthy: Sequence[HealthyRun]
 ) -> list[CheckRow]:
-    """A row for every check that ran, and for the runner's own verdict."""
-    return [_check_row(name, cells, healthy) for name in (*checks, OBSERVABILITY)]
+    """A row for every check that ran, and for the runner's own verdict, by condition."""
+    rows = [_check_row(name, cells, healthy) for name in (*checks, OBSERVABILITY)]
+    return sorted(rows, key=lambda row: list(CONDITIONS).index(row.condition))
 
 
 def fault_rows(cells: Iterable[Cell]) -> list[FaultRow]:

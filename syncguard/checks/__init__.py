@@ -1,6 +1,7 @@
 """The checks: pure judgements on observations, one module a condition."""
 
 from syncguard.checks import (
+    block_probe,
     canary,
     cold_warm,
     completeness,
@@ -23,6 +24,7 @@ _MODULES = (
     canary,
     cold_warm,
     derived_state,
+    block_probe,
     storage_identity,
     completeness,
     output_sanity,

@@ -58,8 +58,8 @@ def ledger(
     coverage = Coverage(len(weights), len(weights), nbytes, nbytes)
     if not wrong:
         return passed(
-            f"{counted(len(manifest), 'tensor', 'tensors')} arrived once and "
-            f"{'was' if len(manifest) == 1 else 'were'} written once, in "
+            f"{counted(len(manifest), 'weight', 'weights')} arrived and "
+            f"{'was' if len(manifest) == 1 else 'were'} written exactly once, in "
             f"{counted(len(sync_record.buckets), 'bucket', 'buckets')}",
             coverage,
             measured=0,

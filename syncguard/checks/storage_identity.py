@@ -83,6 +83,8 @@ def alias_graph(
         return not_run(Reason.MISSING_INPUT, "the engine reported no tensors")
     before, after = _aliases(storage_before), _aliases(storage)
     both = {row.path for row in storage_before} & {row.path for row in storage}
+    if not both:
+        return not_run(Reason.MISSING_INPUT, "no tensor is where one was before the sync")
     broken = {
         path: f"shared with {listed(sorted(before[path] - {path})) or 'nothing'} before, with "
         f"{listed(sorted(after[path] - {path})) or 'nothing'} now"

@@ -20,9 +20,9 @@ __all__ = ["weight_bytes", "weight_values"]
 def weight_bytes(
     learner_layers: Sequence[LearnerLayer],
     learner_prints: Mapping[str, WeightPrint],
-    learner_values: Mapping[str, NDArray[np.uint64]],
+    packed_values: Mapping[str, NDArray[np.uint64]],
     weight_prints: Mapping[str, WeightPrint | Unreadable],
-    exact_probe: Mapping[str, WeightPrint | Unreadable],
+    packed_probe: Mapping[str, WeightPrint | Unreadable],
     differences: Sequence[Difference],
 ) -> Judgement:
     """Compare every byte of every weight with what the learner's forward used.
@@ -45,9 +45,9 @@ def weight_bytes(
         if mine is None or not copies:
             unseen[weight] = f"the {'learner' if mine is None else 'engine'} has none"
             continue
-        values = learner_values.get(weight)
+        values = packed_values.get(weight)
         found = {
-            key: _judged(mine, copy, told.get(key), exact_probe.get(key), values)
+            key: _judged(mine, copy, told.get(key), packed_probe.get(key), values)
             for key, copy in copies.items()
         }
         wrong |= {key: copy.wrong for key, copy in found.items() if copy.wrong}

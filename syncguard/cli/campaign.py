@@ -58,7 +58,9 @@ def campaign(
     no_faults: Annotated[bool, typer.Option("--no-faults", help="Only the healthy runs.")] = False,
     workers: Annotated[
         int,
-        typer.Option("-n", "--workers", min=0, metavar="N", help="Processes; one a core by default."),
+        typer.Option(
+            "-n", "--workers", min=0, metavar="N", help="Processes; one a core by default."
+        ),
     ] = 0,
     timeout: Annotated[
         float, typer.Option(min=0, metavar="S", help="Limit for a cell, in seconds.")

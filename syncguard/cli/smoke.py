@@ -21,9 +21,13 @@ def smoke(
     model: Annotated[
         str,
         typer.Option(
-            metavar="NAME|PATH", help="tiny-qwen3, tiny-qwen3-tied, or the folder of a checkpoint."
+            metavar="NAME|PATH",
+            help="tiny-qwen3 (the default), tiny-qwen3-tied, or the folder of a checkpoint; for "
+            "the stub stub-dense (the default), stub-tied, stub-mla, stub-moe, stub-ranks or "
+            "stub-replicas.",
+            show_default=False,
         ),
-    ] = "tiny-qwen3",
+    ] = "",
     quantization: Annotated[
         Literal["mxfp8", "none"], typer.Option(help="How both sides run their linear layers.")
     ] = "mxfp8",
@@ -44,6 +48,14 @@ def smoke(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of all random choices.")] = 0,
+    fault: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME[@SITE]",
+            help="Arm a fault from before the first sync on: the checks must find it.",
+            show_default=False,
+        ),
+    ] = "",
     json: Annotated[
         Path | None, typer.Option("--json", metavar="PATH", help="Write the report as JSON.")
     ] = None,
@@ -64,7 +76,7 @@ def smoke(
     """Sync real weights into a live engine, and give a verdict per condition.
 
     Exit codes: 0 all checks passed; 1 a condition is violated; 2 wrong usage; 3 something could
-    not be checked; 4 internal error; 130 interrupted.
+    not be checked; 4 internal error, or a --fault that changed nothing; 130 interrupted.
     """
     with exit_codes(), contextlib.ExitStack() as closing:
         terminal = Terminal(standard_console(), standard_console(stderr=True), strict)
@@ -89,6 +101,7 @@ def smoke(
             syncs=syncs,
             bucket_mib=bucket_mib,
             seed=seed,
+            fault=fault,
         )
         try:
             report = run_smoke(options, told)

@@ -7,7 +7,7 @@ it really changed something (`World.fire`): a fault that never fires proves noth
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -41,7 +41,9 @@ class Fault:
         links: Public threads about it.
         silent: Whether a run with it ends without an error and with normal metrics.
         topology: Fields of the stub's topology that it needs.
-        sites: Which of the seam's sites it applies to.
+        at: Gives its sites where the seam has one and the fault has many, as the weights of an
+            export; none if its sites are the seam's.
+        sites: Which of these sites it applies to.
         late: Whether it is also to be armed after a healthy sync, before a small optimizer step:
             stale values are then almost right.
         equivalent: Why it changes nothing that is served at some sites, if it does so.
@@ -59,6 +61,7 @@ class Fault:
     links: tuple[str, ...] = ()
     silent: bool = True
     topology: Mapping[str, Any] = field(default_factory=dict)
+    at: Callable[[World], Iterable[str]] | None = None
     sites: Callable[[str], bool] = lambda site: True
     late: bool = False
     equivalent: str = ""
@@ -70,7 +73,9 @@ class Fault:
 
     def sites_in(self, world: World) -> list[str]:
         """The sites of a world at which the fault can be armed; empty if it lacks the seam."""
-        return [site for site in world.seams().get(self.seam, {}) if self.sites(site)]
+        offered = world.seams().get(self.seam, {})
+        candidates = self.at(world) if self.at is not None and offered else offered
+        return [site for site in candidates if self.sites(site)]
 
     def armed(self, world: World, site: str) -> AbstractContextManager[None]:
         """A context in which the fault is armed at one site.
@@ -78,7 +83,7 @@ class Fault:
         Raises:
             KeyError: The world has no such site.
         """
-        if site not in world.seams().get(self.seam, {}):
+        if site not in self.sites_in(world):
             raise KeyError(f"fault {self.name!r} has no site {site!r} here")
         return contextlib.contextmanager(self.arm)(world, site)
 
@@ -93,6 +98,7 @@ def fault(
     links: tuple[str, ...] = (),
     silent: bool = True,
     topology: Mapping[str, Any] | None = None,
+    at: Callable[[World], Iterable[str]] | None = None,
     sites: Callable[[str], bool] = lambda site: True,
     late: bool = False,
     equivalent: str = "",
@@ -124,6 +130,7 @@ def fault(
             links=links,
             silent=silent,
             topology=MappingProxyType(dict(topology or {})),
+            at=at,
             sites=sites,
             late=late,
             equivalent=equivalent,

@@ -1,7 +1,7 @@
 """The two sides that a fault is armed in, with their seams and a count of its firings."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from syncguard.seams import Seam, Seams
@@ -13,8 +13,8 @@ class World:
     """What a fault sees.
 
     Args:
-        make_learner: Builds the learner, or builds it again.
-        make_engine: Starts the engine, or starts it again.
+        make_learner: Builds the learner.
+        make_engine: Starts the engine.
 
     Attributes:
         learner: The learner.
@@ -23,8 +23,6 @@ class World:
     """
 
     def __init__(self, make_learner: Callable[[], Any], make_engine: Callable[[], Any]) -> None:
-        self._make_learner = make_learner
-        self._make_engine = make_engine
         self.engine = make_engine()
         self.learner = make_learner()
         self.fired = 0
@@ -49,8 +47,28 @@ class World:
         """
         return self.seams()[name][site]
 
+    @contextmanager
     def wrap(
         self, name: str, site: str, make_wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]
-    ) -> AbstractContextManager[None]:
-        """Replace the callable of one seam for a while; see `syncguard.seams.Seam.wrap`."""
-        return self.seam(name, site).wrap(make_wrapper)
+    ) -> Iterator[None]:
+        """Replace the callable of one seam for a while; see `syncguard.seams.Seam.wrap`.
+
+        What is only called while a side is built takes effect by building that side again, here
+        and once more at the end.
+        """
+        seam = self.seam(name, site)
+        if not seam.build:
+            with seam.wrap(make_wrapper):
+                yield
+            return
+        side = self._owner(name, site)
+        try:
+            with seam.wrap(make_wrapper):
+                side.restart()
+                yield
+        finally:
+            side.restart()
+
+    def _owner(self, name: str, site: str) -> Any:
+        offered = getattr(self.engine, "seams", dict)().get(name, {})
+        return self.engine if site in offered else self.learner

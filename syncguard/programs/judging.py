@@ -11,7 +11,7 @@ from syncguard.protocols import Engine, Learner
 from syncguard.runner import run_checks
 from syncguard.verdict import Status, Verdict
 
-__all__ = ["JudgedSync", "Judge"]
+__all__ = ["Judge", "JudgedSync"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,7 @@ class JudgedSync:
     @property
     def silent(self) -> tuple[str, ...]:
         """Names of the checks that could not run although they apply."""
-        return tuple(
-            v.check for v in self.verdicts if v.status is Status.NOT_RUN and v.counts
-        )
+        return tuple(v.check for v in self.verdicts if v.status is Status.NOT_RUN and v.counts)
 
     @property
     def complaint(self) -> str:

@@ -20,12 +20,12 @@ OPS: Final = MappingProxyType(
         "last": "send all that waits, as the last bucket",
         "finish": "close the sync, and judge it",
         "fail": "give the sync up, and judge it",
-        "train": "change the learner's weights: by one small optimizer step if the value is 0, else "
-        "by noise of this seed",
+        "train": "change the learner's weights: by a small optimizer step if the value is 0, "
+        "else by noise of this seed",
         "finalize": "run all post-processing once more",
         "capture": "capture the decoding forward anew",
         "rebalance": "place experts in other slots; the value is the seed",
-        "sleep": "release memory; level 1 keeps weights aside, level 2 leaves them to the next sync",
+        "sleep": "release memory; level 1 keeps weights aside, 2 leaves them to the next sync",
         "wake": "take memory again",
         "serve": "ask for a few tokens",
     }
@@ -52,9 +52,7 @@ class Op:
         if self.name not in OPS:
             close = difflib.get_close_matches(self.name, OPS, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise UsageError(
-                f"there is no operation {self.name!r}{hint} Known: {', '.join(OPS)}"
-            )
+            raise UsageError(f"there is no operation {self.name!r}{hint} Known: {', '.join(OPS)}")
 
     def __str__(self) -> str:
         """The name, and the value if it is not 0."""

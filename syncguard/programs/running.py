@@ -112,6 +112,11 @@ class ProgramRun:
         if self._must_refuse():
             self._do_serve()
 
+    def close(self) -> None:
+        """Wake a paused engine: what it shares with others of this process is paused too."""
+        if self._asleep:
+            self.engine.wake()
+
     def _do_open(self, poison: int) -> None:
         number = len(self.syncs) + 1
         self._judge.before(poison=poison, same_weights=self._holds)

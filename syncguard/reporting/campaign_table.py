@@ -1,6 +1,6 @@
 """The result of a campaign as text: survivors first, then faults, checks and healthy runs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -35,7 +35,7 @@ OUTCOMES: Final = {
 """A word and a style for each outcome."""
 
 _LISTED: Final = 20
-_SEEN_BY: Final = 4
+_SEEN_BY: Final = 2
 
 
 def render_campaign(result: CampaignResult) -> RenderableType:
@@ -44,19 +44,23 @@ def render_campaign(result: CampaignResult) -> RenderableType:
     Args:
         result: The result.
     """
-    faults = result.fault_rows
     return Group(
         Text(f"syncguard {__version__}", "bold"),
-        _heading(result, len(faults)),
+        _heading(result),
         "",
-        *_listed([_survivor(cell) for cell in result.broken_claims]),
-        *_listed([_defect(cell, why) for cell, why in result.defects]),
-        *([_fault_table(faults), ""] if faults else []),
-        *([_check_table(result.check_rows), ""] if faults or result.healthy else []),
+        *_listed(_survivor(cell) for cell in result.broken_claims),
+        *_listed(_defect(cell, why) for cell, why in result.defects),
+        *_tables(result),
         *_skipped(result),
         *_healthy(result),
         _closing(result),
     )
+
+
+def _tables(result: CampaignResult) -> Iterator[RenderableType]:
+    if result.cells:
+        yield from (_fault_table(result.fault_rows), "")
+    yield from (_check_table(result.check_rows), "")
 
 
 def percent_interval(interval: Interval) -> str:
@@ -65,7 +69,8 @@ def percent_interval(interval: Interval) -> str:
     return f"{int(low * 10) / 10:g}-{-int(-high * 10 // 1) / 10:g}"
 
 
-def _heading(result: CampaignResult, faults: int) -> Text:
+def _heading(result: CampaignResult) -> Text:
+    faults = len(result.fault_rows)
     told = [
         f"engine {result.engine}",
         f"{len(result.cells)} cells of {faults} faults",
@@ -90,8 +95,8 @@ def _survivor(cell: Cell) -> RenderableType:
     rows.add_row("claimed by", ", ".join(cell.claimed_by))
     rows.add_row("fired", f"{cell.fired} times")
     if cell.outcome is Outcome.DELAYED:
-        told = f"only {_nth(cell.syncs_to_detect or 0)} sync after, by {', '.join(cell.detected_by)}"
-        rows.add_row("found", told)
+        late = _nth(cell.syncs_to_detect or 0)
+        rows.add_row("found", f"only at {late} sync, by {', '.join(cell.detected_by)}")
     for check, why in cell.not_run.items():
         rows.add_row("not run", f"{check}: {' '.join(why.split())}")
     return Group(head, Padding(rows, (0, 0, 0, 2), expand=False), *_replay(cell.replay))
@@ -115,7 +120,8 @@ def _replay(command: str) -> tuple[Text, str]:
     return Text(f"  replay: {command}", no_wrap=True, overflow="ignore"), ""
 
 
-def _listed(blocks: Sequence[RenderableType]) -> Iterator[RenderableType]:
+def _listed(blocks: Iterable[RenderableType]) -> Iterator[RenderableType]:
+    blocks = list(blocks)
     yield from blocks[:_LISTED]
     if len(blocks) > _LISTED:
         yield Text(f"and {len(blocks) - _LISTED} more: --json and --html hold them all\n")
@@ -127,25 +133,32 @@ def _plain_table() -> Table:
 
 def _fault_table(rows: Sequence[FaultRow]) -> Table:
     table = _plain_table()
-    table.add_column("fault", overflow="fold", min_width=20)
+    table.add_column("fault", overflow="fold")
     table.add_column("breaks", overflow="fold", min_width=6)
     table.add_column("outcome", no_wrap=True)
     for heading in ("cells", "syncs"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("seen by (cells)", overflow="fold", style="dim")
+    table.add_column("seen by", overflow="fold", style="dim")
     for row in rows:
         word, style = OUTCOMES[row.outcome]
-        seen = [f"{check} {count}" for check, count in row.seen_by.items()]
-        more = f", {len(seen) - _SEEN_BY} more" if len(seen) > _SEEN_BY else ""
         table.add_row(
             row.fault,
             " ".join(row.breaks),
             Text(word, style),
             f"{row.detected}/{len(row.cells)}",
             numbers.real(row.syncs),
-            ", ".join(seen[:_SEEN_BY]) + more,
+            _seen_by(row),
         )
     return table
+
+
+def _seen_by(row: FaultRow) -> str:
+    seen = [
+        check if count == len(row.cells) else f"{check} ({count})"
+        for check, count in row.seen_by.items()
+    ]
+    more = [f"{len(seen) - _SEEN_BY} more"] if len(seen) > _SEEN_BY else []
+    return ", ".join([*seen[:_SEEN_BY], *more])
 
 
 def _check_table(rows: Sequence[CheckRow]) -> Table:
@@ -186,9 +199,9 @@ def _healthy(result: CampaignResult) -> Iterator[RenderableType]:
     yield from _listed(blocks)
     if runs := len(result.healthy):
         count = len(result.alarms)
-        told = f"healthy runs: {runs}, false alarms: {count}"
         rate = percent_interval(wilson(count, runs))
-        yield Text(f"{told} (95 %: {rate} %)", "bold red" if count else "green")
+        closing = f"healthy runs: {runs}, false alarms: {count} (95 %: {rate} %)"
+        yield Text(closing, "bold red" if count else "green")
 
 
 def _closing(result: CampaignResult) -> Text:

@@ -51,7 +51,7 @@ def page(result: CampaignResult) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    checks = sorted(result.check_rows, key=lambda row: list(CONDITIONS).index(row.condition))
+    checks = result.check_rows
     conditions = {
         name: CONDITIONS[name].name
         for name in CONDITIONS

@@ -69,7 +69,12 @@ def probe_exact(ranks: Sequence[StubRank], specs: Specs) -> Prints:
     for rank in ranks:
         for layer in rank.stub_layers:
             for matrix in layer.matrices if layer.parts else ():
-                rows = _probed(layer, matrix)
+                try:
+                    rows = _probed(layer, matrix)
+                except (RuntimeError, ValueError) as error:
+                    for name, shard in held(layer, matrix):
+                        merger.add_unreadable(name, rank.number, shard, f"its kernel: {error}")
+                    continue
                 for name, shard in held(layer, matrix):
                     nbytes = shard.numel * torch.bfloat16.itemsize
                     prints = {"values": part(rows, shard)}

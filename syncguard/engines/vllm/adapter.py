@@ -1,13 +1,11 @@
 """The adapter of a live vLLM engine."""
 
-import contextlib
-import gc
 import json
 import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -17,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from syncguard._libraries import quiet
+from syncguard.engines.reading import Reader
+from syncguard.engines.starting import quiet_collector, temporary_files_in
 from syncguard.errors import Unsupported, UsageError
 from syncguard.observations import (
     EngineLayer,
@@ -105,7 +105,7 @@ class VllmEngine:
         self._broken = ""
         self._staged: list[tuple[str, torch.Tensor]] = []
         self._folder = tempfile.TemporaryDirectory(prefix="syncguard-vllm-")
-        with _temporary_files_in(self._folder.name):
+        with temporary_files_in(self._folder.name):
             self._llm = _start(checkpoint, quantization, exclude, load_format, seed)
         self._worker = self._llm.llm_engine.model_executor.driver_worker.worker
         self._model = self._worker.model_runner.model
@@ -194,33 +194,27 @@ class VllmEngine:
 
     def poison(self, pattern: int) -> Mapping[str, int]:
         """See `syncguard.protocols.Engine`."""
-        from syncguard.engines.vllm import observe
-
-        return observe.poison(self._model, pattern)
+        return self._reader().poison(pattern)
 
     def weight_prints(self) -> Mapping[str, WeightPrint | Unreadable]:
         """See `syncguard.protocols.Engine`."""
-        from syncguard.engines.vllm import observe
-
-        return observe.weight_prints(self._model)
+        return self._reader().weight_prints()
 
     def probe_exact(self) -> Mapping[str, WeightPrint | Unreadable]:
         """See `syncguard.protocols.Engine`."""
-        from syncguard.engines.vllm import observe
-
-        return observe.probe_exact(self._model)
+        return self._reader().probe_exact()
 
     def probe_random(self, rows: int, seed: int) -> Sequence[ProbeOutput]:
         """See `syncguard.protocols.Engine`."""
-        from syncguard.engines.vllm import observe
+        return self._reader().probe_random(rows, seed)
 
-        return observe.probe_random(self._model, rows, seed)
+    def probe_blocks(self, modules: Collection[str], seed: int) -> Sequence[ProbeOutput]:
+        """See `syncguard.protocols.Engine`."""
+        return self._reader().probe_blocks(modules, seed)
 
     def rederive(self) -> Sequence[Rederivation]:
         """See `syncguard.protocols.Engine`."""
-        from syncguard.engines.vllm import observe
-
-        return observe.rederive(self._model)
+        return self._reader().rederive()
 
     def storage(self) -> Sequence[StoredTensor]:
         """See `syncguard.protocols.Engine`."""
@@ -252,9 +246,7 @@ class VllmEngine:
 
     def fetch_rows(self, weight: str, rows: Sequence[int]) -> Mapping[str, torch.Tensor]:
         """See `syncguard.protocols.Engine`."""
-        from syncguard.engines.vllm import observe
-
-        return observe.fetch_rows(self._model, weight, rows)
+        return self._reader().fetch_rows(weight, rows)
 
     def generate(
         self, prompts: Sequence[Sequence[int]], tokens: int, seed: int
@@ -295,6 +287,11 @@ class VllmEngine:
             results.append((sequence, np.array(scores, np.float64)))
         return results
 
+    def _reader(self) -> Reader:
+        from syncguard.engines.vllm.observe import reader
+
+        return reader(self._model)
+
     def close(self) -> None:
         """Remove temporary files; vLLM's global state goes down with the process."""
         self._folder.cleanup()
@@ -306,7 +303,7 @@ def _start(
     os.environ.update(_ENVIRONMENT)
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
-    with quiet(), _quiet_collector():
+    with quiet(), quiet_collector():
         try:
             from vllm import LLM
         except ImportError as error:
@@ -351,26 +348,3 @@ def _cache_bytes(checkpoint: Path) -> int:
         2 * 2 * config["num_hidden_layers"] * width * config.get("num_key_value_heads", heads)
     )
     return max(8 << 20, per_token * _TOKENS * _SEQUENCES)
-
-
-@contextlib.contextmanager
-def _temporary_files_in(folder: str) -> Iterator[None]:
-    """VLLM makes a file for its process group and leaves it behind."""
-    before, tempfile.tempdir = tempfile.tempdir, folder
-    try:
-        yield
-    finally:
-        tempfile.tempdir = before
-
-
-@contextlib.contextmanager
-def _quiet_collector() -> Iterator[None]:
-    """Imports and loading make many lasting objects: collecting among them costs seconds."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        if enabled:
-            gc.enable()

@@ -1,0 +1,121 @@
+"""The learner's weights inside the modules of an engine, fused parameters taken apart."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+
+from syncguard.observations import EngineLayer
+
+__all__ = ["Held", "by_module", "grid_of", "held_weights", "layer_table"]
+
+_DTYPE_GRIDS: Final = MappingProxyType(
+    {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+)
+
+Named = Iterable[tuple[str, torch.nn.Module]]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One of the learner's weights inside a live module.
+
+    Attributes:
+        weight: The learner's name.
+        module: The live module.
+        path: Its path in the model.
+        parameter: Name of the parameter that holds it, ``weight`` or ``bias`` and the like.
+        rows: Its rows in that parameter.
+        kind: ``linear``, ``embedding``, ``head`` or ``plain``.
+    """
+
+    weight: str
+    module: Any
+    path: str
+    parameter: str
+    rows: slice
+    kind: str
+
+
+def held_weights(
+    modules: Named,
+    fused: Callable[[str], Sequence[str] | None],
+    kind: Callable[[str, Any], str],
+) -> Iterator[Held]:
+    """Every weight of the learner that the modules hold.
+
+    Scales are no weights of their own: they belong to the weight that they scale.
+
+    Args:
+        modules: The model's modules with their paths.
+        fused: The parts of a module that holds several of the learner's, by its leaf name.
+        kind: Tells a module's kind from its path and itself.
+    """
+    for path, module in modules:
+        for parameter in sorted(module._parameters):
+            if module._parameters[parameter] is None or "_scale" in parameter:
+                continue
+            for name, rows in _parts(module, path, fused):
+                weight = f"{name}.{parameter}".lstrip(".")
+                yield Held(weight, module, path, parameter, rows, kind(path, module))
+
+
+def by_module(held: Iterable[Held]) -> dict[str, list[Held]]:
+    """The matrices that a module serves, by its path, in the order of its output rows."""
+    groups: dict[str, list[Held]] = {}
+    for one in held:
+        if one.kind != "plain" and one.parameter == "weight":
+            groups.setdefault(one.path, []).append(one)
+    return groups
+
+
+def layer_table(
+    held: Iterable[Held], describe: Callable[[Any], tuple[str, str, str]], rank: int = 0
+) -> list[EngineLayer]:
+    """The layer table: what the live quantization methods and kernels say.
+
+    Args:
+        held: The weights.
+        describe: Gives the live kernel's name, or nothing, and the grids of weights and
+            activations that a module computes with.
+        rank: The rank that answers.
+    """
+    table = []
+    for path, parts in by_module(held).items():
+        module = parts[0].module
+        kernel, grid, activations = describe(module)
+        table.append(
+            EngineLayer(
+                module=path,
+                parts=tuple(one.weight for one in parts),
+                method=type(module.quant_method).__name__,
+                kernel=kernel,
+                grid=grid,
+                activations=activations,
+                rank=rank,
+            )
+        )
+    return table
+
+
+def grid_of(dtype: torch.dtype) -> str:
+    """The name of the grid without scales that a dtype is."""
+    return _DTYPE_GRIDS.get(dtype, str(dtype).removeprefix("torch."))
+
+
+def _parts(
+    module: Any, path: str, fused: Callable[[str], Sequence[str] | None]
+) -> Iterator[tuple[str, slice]]:
+    parent, _, leaf = path.rpartition(".")
+    sizes = getattr(module, "output_partition_sizes", None)
+    names = fused(leaf)
+    if names is None or sizes is None or len(names) != len(sizes):
+        rows = getattr(module, "org_vocab_size", None)  # engines pad the vocabulary
+        yield path, slice(0, rows)
+        return
+    start = 0
+    for name, size in zip(names, sizes, strict=True):
+        yield f"{parent}.{name}", slice(start, start + size)
+        start += size

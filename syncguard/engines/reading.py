@@ -1,0 +1,182 @@
+"""Observations that any engine of torch modules allows, made where it lives.
+
+An adapter tells how its engine names, serves and derives; nothing here returns a whole weight.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from syncguard.engines.held import Held, by_module, grid_of
+from syncguard.fingerprint import row_prints, value_print
+from syncguard.observations import ProbeOutput, Rederivation, Unreadable, WeightPrint
+from syncguard.probes import block_rows, exact_prints, random_rows
+
+__all__ = ["Reader"]
+
+_IDS_PER_CALL: Final = 4096
+
+Serve = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads one live model.
+
+    Attributes:
+        held: The learner's weights in it.
+        scales: What is added to a parameter's name to get that of its block scales.
+        serve: The serving path of a module that multiplies: ``[rows, K]`` to ``[rows, N]``.
+        derived: Derives a module's derived tensors again, by their names there; changes nothing.
+    """
+
+    held: Sequence[Held]
+    scales: str
+    serve: Callable[[Held], Serve]
+    derived: Callable[[Any], Mapping[str, torch.Tensor]]
+
+    def canonical(self, held: Held) -> dict[str, torch.Tensor]:
+        """The readable tensors of one weight, in checkpoint layout; empty if there are none."""
+        tensor = held.module._parameters[held.parameter].data
+        if tensor.is_meta or not tensor.numel():
+            return {}
+        scales = held.module._parameters.get(f"{held.parameter}{self.scales}")
+        if scales is None or tensor.element_size() != 1:
+            return {"values": tensor[held.rows]}
+        return {"elements": tensor[held.rows], "scales": scales.data[held.rows]}
+
+    def weight_prints(self) -> dict[str, WeightPrint | Unreadable]:
+        """See `syncguard.protocols.Engine.weight_prints`."""
+        prints: dict[str, WeightPrint | Unreadable] = {}
+        for held in self.held:
+            tensors = self.canonical(held)
+            if not tensors:
+                prints[held.weight] = Unreadable(held.weight, _why_unreadable(held))
+                continue
+            first = next(iter(tensors.values()))
+            prints[held.weight] = WeightPrint(
+                weight=held.weight,
+                grid="mxfp8" if "scales" in tensors else grid_of(first.dtype),
+                shape=tuple(first.shape),
+                rows={name: row_prints(t, granule=_granule(name)) for name, t in tensors.items()},
+                nbytes=sum(t.numel() * t.element_size() for t in tensors.values()),
+            )
+        return prints
+
+    def probe_exact(self) -> dict[str, WeightPrint | Unreadable]:
+        """See `syncguard.protocols.Engine.probe_exact`."""
+        prints: dict[str, WeightPrint | Unreadable] = {}
+        for parts in by_module(self.held).values():
+            module, kind = parts[0].module, parts[0].kind
+            dtype, features = module.params_dtype, _features(module)
+            if kind == "embedding":
+                rows = _embedding_prints(module, dtype)
+            else:
+                rows = exact_prints(self.serve(parts[0]), features, dtype)
+            for held in parts:
+                mine = rows[held.rows]
+                prints[held.weight] = WeightPrint(
+                    weight=held.weight,
+                    grid=grid_of(dtype),
+                    shape=(mine.size, features),
+                    rows={"values": mine},
+                    nbytes=mine.size * features * dtype.itemsize,
+                )
+        return prints
+
+    def probe_random(self, rows: int, seed: int) -> list[ProbeOutput]:
+        """See `syncguard.protocols.Engine.probe_random`."""
+        return self._probe(
+            lambda features, dtype: random_rows(rows, features, seed, dtype),
+            by_module(self.held),
+        )
+
+    def probe_blocks(self, modules: Collection[str], seed: int) -> list[ProbeOutput]:
+        """See `syncguard.protocols.Engine.probe_blocks`."""
+        return self._probe(
+            lambda features, dtype: block_rows(features, seed, dtype),
+            {path: parts for path, parts in by_module(self.held).items() if path in modules},
+        )
+
+    def _probe(
+        self,
+        rows: Callable[[int, torch.dtype], torch.Tensor],
+        modules: Mapping[str, Sequence[Held]],
+    ) -> list[ProbeOutput]:
+        """Run serving paths on chosen rows; embeddings multiply nothing and are left out."""
+        outputs = []
+        for path, parts in modules.items():
+            module = parts[0].module
+            if parts[0].kind == "embedding":
+                continue
+            y = self.serve(parts[0])(rows(_features(module), module.params_dtype)).float()
+            kept = torch.cat([y[:, held.rows] for held in parts], dim=1)
+            outputs.append(ProbeOutput(path, tuple(held.weight for held in parts), kept.numpy()))
+        return outputs
+
+    def rederive(self) -> list[Rederivation]:
+        """See `syncguard.protocols.Engine.rederive`."""
+        results = []
+        for path, parts in by_module(self.held).items():
+            module = parts[0].module
+            for name, fresh in self.derived(module).items():
+                held = getattr(module, name)
+                same_shape = held.shape == fresh.shape
+                differing = int((held != fresh).sum()) if same_shape else fresh.numel()
+                results.append(
+                    Rederivation(
+                        path=f"{path}.{name}",
+                        parts=tuple(held.weight for held in parts),
+                        differing=differing * fresh.element_size(),
+                        nbytes=fresh.numel() * fresh.element_size(),
+                    )
+                )
+        return results
+
+    def poison(self, pattern: int) -> dict[str, int]:
+        """See `syncguard.protocols.Engine.poison`."""
+        counts: dict[str, int] = {}
+        for held in self.held:
+            tensors = list(self.canonical(held).values())
+            for tensor in tensors:
+                tensor.view(torch.uint8).fill_(pattern)
+            counts[held.weight] = sum(t.numel() * t.element_size() for t in tensors)
+            if held.kind != "plain":
+                for name in self.derived(held.module):
+                    getattr(held.module, name).data.view(torch.uint8).fill_(pattern)
+        return counts
+
+    def fetch_rows(self, weight: str, rows: Sequence[int]) -> dict[str, torch.Tensor]:
+        """See `syncguard.protocols.Engine.fetch_rows`."""
+        held = next(held for held in self.held if held.weight == weight)
+        return {
+            name: tensor.clone() if tensor.ndim < 2 else tensor[list(rows)].clone()
+            for name, tensor in self.canonical(held).items()
+        }
+
+
+def _why_unreadable(held: Held) -> str:
+    name = f"{held.path}.{held.parameter}"
+    if held.module._parameters[held.parameter].is_meta:
+        return f"{name} is on the meta device: a sync that ended in an error left it without data"
+    return f"{name} has size 0: the kernel keeps a packed copy that cannot be read back"
+
+
+def _embedding_prints(module: Any, dtype: torch.dtype) -> NDArray[np.uint64]:
+    parts = []
+    for first in range(0, module.org_vocab_size, _IDS_PER_CALL):
+        ids = torch.arange(first, min(first + _IDS_PER_CALL, module.org_vocab_size))
+        parts.append(value_print(module(ids).to(dtype)))
+    return np.concatenate(parts)
+
+
+def _features(module: Any) -> int:
+    return int(getattr(module, "embedding_dim", 0) or module.input_size_per_partition)
+
+
+def _granule(component: str) -> int | None:
+    return 1 if component == "scales" else None

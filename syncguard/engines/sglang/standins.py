@@ -1,0 +1,177 @@
+"""Stand-ins for the GPU kernel functions of SGLang's MXFP8 path, in plain torch.
+
+SGLang's own code calls them: its quantization method, loader and linear layers stay as they are.
+Each keeps the contract of what it stands for (types, shapes, padding, layout) and raises outside
+of it, as a lax stand-in would hide what the real function refuses. Verdicts on an engine with
+stand-ins speak of the life cycle of weights, never of the kernels themselves.
+"""
+
+import functools
+import importlib
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from syncguard.grids import dequantize, quantize, swizzle, unswizzle
+
+__all__ = [
+    "block_scale_interleave",
+    "downcast_to_mxfp",
+    "install",
+    "mm_mxfp8",
+    "mxfp8_quantize",
+]
+
+_BLOCK: Final = 32
+_SMALLEST: Final = 128  # FlashInfer's kernels take no smaller N or K
+_SOURCES: Final = (torch.bfloat16, torch.float16, torch.float32)
+_OUTPUTS: Final = (torch.bfloat16, torch.float16)
+_FP8: Final = "sglang.srt.layers.quantization.fp8"
+_FP8_UTILS: Final = "sglang.srt.layers.quantization.fp8_utils"
+
+
+def block_scale_interleave(scales: torch.Tensor) -> torch.Tensor:
+    """`flashinfer.block_scale_interleave`: scales ``[N, K // 32]`` to the flat 128x4 layout.
+
+    Args:
+        scales: uint8, contiguous.
+
+    Returns:
+        uint8 ``[ceil(N / 128) * 128 * ceil(K / 128) * 4]``, padding zero.
+    """
+    _require(scales.dtype == torch.uint8, "block_scale_interleave", "uint8 scales", scales.dtype)
+    _require(scales.ndim == 2, "block_scale_interleave", "scales [N, K // 32]", scales.shape)
+    _require(scales.is_contiguous(), "block_scale_interleave", "contiguous", scales.stride())
+    return swizzle(scales)
+
+
+def mxfp8_quantize(
+    values: torch.Tensor,
+    is_sf_swizzled_layout: bool = True,
+    alignment: int = _BLOCK,
+    backend: str = "cute-dsl",
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`flashinfer.mxfp8_quantize` of activations: round-up scales, one for 32 columns.
+
+    Args:
+        values: ``[M, K]``, bf16 or fp16; K a multiple of 32.
+        is_sf_swizzled_layout: Whether scales come flat in the 128x4 layout, or ``[M * K // 32]``.
+        alignment: Of K; only 32.
+        backend: Of the original; does not matter here.
+
+    Returns:
+        float8_e4m3fn ``[M, K]`` and uint8 scales.
+    """
+    name = "mxfp8_quantize"
+    _require(values.dtype in _OUTPUTS, name, "bf16 or fp16 values", values.dtype)
+    _require(values.ndim == 2 and values.shape[1] % _BLOCK == 0, name, "[M, 32 k]", values.shape)
+    _require(alignment == _BLOCK, name, "alignment 32", alignment)
+    elements, scales = quantize(values.contiguous())
+    return elements, swizzle(scales) if is_sf_swizzled_layout else scales.reshape(-1)
+
+
+def mm_mxfp8(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_scales: torch.Tensor,
+    b_scales: torch.Tensor,
+    out_dtype: torch.dtype,
+    use_8x4_sf_layout: bool = False,
+    backend: str = "auto",
+) -> torch.Tensor:
+    """`flashinfer.mm_mxfp8`: the product of two MXFP8 matrices, summed in float32.
+
+    Args:
+        a: float8_e4m3fn ``[M, K]``.
+        b: float8_e4m3fn ``[K, N]``, column-major: the transposed view of a weight.
+        a_scales: uint8, flat, 128x4 layout of ``[M, K // 32]``.
+        b_scales: uint8, flat, 128x4 layout of ``[N, K // 32]``.
+        out_dtype: bf16 or fp16.
+        use_8x4_sf_layout: Only false.
+        backend: ``cutlass``, ``cute-dsl`` or ``auto``.
+
+    Returns:
+        ``[M, N]``.
+    """
+    name = "mm_mxfp8"
+    _require(a.ndim == b.ndim == 2 and a.shape[1] == b.shape[0], name, "[M, K] [K, N]", b.shape)
+    (rows, features), outputs = a.shape, b.shape[1]
+    for side in (a, b):
+        _require(side.dtype == torch.float8_e4m3fn, name, "float8_e4m3fn", side.dtype)
+    _require(b.stride(0) == 1, name, "a column-major second operand", b.stride())
+    _require(features % _BLOCK == 0, name, "K a multiple of 32", features)
+    _require(min(features, outputs) >= _SMALLEST, name, "N and K of at least 128", b.shape)
+    for scales in (a_scales, b_scales):
+        _require(scales.dtype == torch.uint8 and scales.ndim == 1, name, "flat uint8", scales.dtype)
+    _require(out_dtype in _OUTPUTS, name, "bf16 or fp16 output", out_dtype)
+    _require(not use_8x4_sf_layout, name, "the 128x4 layout of scales", "8x4")
+    _require(backend in ("auto", "cute-dsl", "cutlass"), name, "cutlass or cute-dsl", backend)
+    blocks = features // _BLOCK
+    left = dequantize(a, unswizzle(a_scales, rows, blocks), dtype=out_dtype)
+    right = dequantize(b.t(), unswizzle(b_scales, outputs, blocks), dtype=out_dtype)
+    return torch.nn.functional.linear(left, right)
+
+
+def downcast_to_mxfp(
+    values: torch.Tensor, out_quant_type: torch.dtype, axis: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`triton_kernels.numerics_details.mxfp.downcast_to_mxfp`, for MXFP8 along rows.
+
+    Args:
+        values: ``[N, K]``, bf16, fp16 or fp32: the kernel does not compile for anything else,
+            such as elements that are quantized already.
+        out_quant_type: float8_e4m3fn.
+        axis: 1.
+
+    Returns:
+        float8_e4m3fn ``[N, K]`` and uint8 scales ``[N, K // 32]``, rounded up.
+    """
+    name = "downcast_to_mxfp"
+    _require(values.dtype in _SOURCES, name, "a source in bf16, fp16 or fp32", values.dtype)
+    _require(out_quant_type == torch.float8_e4m3fn, name, "float8_e4m3fn", out_quant_type)
+    _require(values.ndim == 2 and axis in (1, -1), name, "rows of a matrix", (values.shape, axis))
+    return quantize(values)
+
+
+def install() -> None:
+    """Put the stand-ins where SGLang looks for kernels, after its modules are imported."""
+    utils, fp8 = (importlib.import_module(name) for name in (_FP8_UTILS, _FP8))
+    cutlass = utils.Mxfp8DenseGemmBackend.FLASHINFER_CUTLASS
+    for module in (utils, fp8):
+        module.resolve_mxfp8_dense_gemm_backend = lambda: cutlass
+    utils.flashinfer_mxfp8_quantize = mxfp8_quantize
+    utils.flashinfer_mm_mxfp8 = mm_mxfp8
+    utils._get_triton_mxfp8_downcast = lambda: downcast_to_mxfp
+    method = fp8.Fp8LinearMethod
+    original = method._process_mxfp8_linear_weight_scale
+    if not hasattr(original, "syncguard_original"):
+        method._process_mxfp8_linear_weight_scale = _with_flashinfer(original)
+
+
+def _with_flashinfer(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function import `block_scale_interleave`, and nobody else: others ask what is there."""
+    module = types.ModuleType("flashinfer")
+    module.block_scale_interleave = block_scale_interleave  # type: ignore[attr-defined]
+
+    @functools.wraps(original)
+    def with_flashinfer(*args: Any, **kwargs: Any) -> Any:
+        held = sys.modules.get(module.__name__)
+        sys.modules[module.__name__] = module
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if held is None:
+                del sys.modules[module.__name__]
+            else:
+                sys.modules[module.__name__] = held
+
+    with_flashinfer.syncguard_original = original  # type: ignore[attr-defined]
+    return with_flashinfer
+
+
+def _require(holds: bool, name: str, expected: str, got: Any) -> None:
+    if not holds:
+        raise ValueError(f"{name} (stand-in): expected {expected}, got {got}")
