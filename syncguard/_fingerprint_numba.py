@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 __all__ = ["keys", "prints"]
 
 # Granules of a job, 2 MiB at 8 bytes: a tenth of a millisecond, so that a thread that has to wait
-# for a core holds up little. Fewer than four jobs are not worth another thread.
+# for a core holds up little. One thread can nearly use up the memory of two cores, so a second
+# pays late; with many cores, large tensors have jobs for all.
 _JOB: Final = 1 << 18
-_JOBS_PER_THREAD: Final = 2
+_JOBS_PER_THREAD: Final = 8
 
-# Granules of a row worked on at once. Their keys, 16 KiB, stay in the fastest cache while row
-# after row uses them. A few rows use them too seldom to pay for as many turns.
-_SEGMENT: Final = 1 << 11
+# Granules of a row worked on at once: their keys, 64 KiB, stay in cache while row after row uses
+# them. Shorter pieces of rows would make the memory jump and halve the speed. A few rows use keys
+# too seldom to pay for as many turns.
+_SEGMENT: Final = 1 << 13
 _LONG_SEGMENT: Final = 1 << 15
 _FEW_ROWS: Final = 8
 

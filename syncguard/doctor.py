@@ -117,6 +117,16 @@ def _vllm() -> Iterator[Finding]:
         yield Finding("engine", "vLLM plugin", State.LIMITED, "", why, "pip install -e .")
 
 
+def _stub() -> Iterator[Finding]:
+    why = "small, in this process, with the seams of real engines: shows what the checks detect"
+    yield Finding("engine", "stub", State.READY, "syncguard", why)
+    if version := _version("scipy"):
+        yield Finding("engine", "campaigns", State.READY, f"scipy {version}", "intervals of rates")
+    else:
+        why = "scipy is not installed: no intervals, so no `syncguard campaign`"
+        yield Finding("engine", "campaigns", State.MISSING, "", why, _extra("campaign"))
+
+
 def _sglang() -> Iterator[Finding]:
     version = _version("sglang")
     why = "syncguard has no adapter for it yet" if version else "not installed"
@@ -196,6 +206,7 @@ EXAMINATIONS: Final[tuple[Callable[[], Iterator[Finding]], ...]] = (
     _torch,
     _numba,
     _vllm,
+    _stub,
     _sglang,
     _learners,
     _devices,

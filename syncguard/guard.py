@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from syncguard.checks import Check
+from syncguard.checks import CHECKS, Check
+from syncguard.fingerprint import fingerprint
 from syncguard.observations import (
     GraphReads,
     Poisoned,
@@ -33,6 +34,11 @@ Bucket = list[tuple[str, torch.Tensor]]
 """One message of a streamed sync: names and tensors."""
 
 _HISTORY = 4
+_OPTIONAL_BEFORE = (
+    ("preserved_before", "_engine", "preserved"),
+    ("learner_state_before", "_learner", "state"),
+)
+"""Name of an observation before the sync, side, and the capability of it that not all have."""
 
 
 def bucketed(weights: Iterator[tuple[str, torch.Tensor]], limit: int) -> Iterator[Bucket]:
@@ -84,6 +90,8 @@ class Guard:
         self._timeout_s = timeout_s
         self._vocabulary = vocabulary
         self._seed = seed
+        asked = CHECKS.values() if self._checks is None else self._checks
+        self._needs = {need for check in asked for need in check.needs}
         self._number = 0
         self._history: dict[str, Mapping[str, WeightPrint]] = {}
         self._values: dict[str, Mapping[str, NDArray[np.uint64]]] = {}
@@ -114,13 +122,18 @@ class Guard:
         self._number += 1
         same_weights = same_weights and self._delivered
         before, failures = self._observe_before(poison, same_weights)
-        record, tensors, nbytes = self._send(bucket_bytes)
+        exported: dict[str, int] = {}
+        record, tensors, nbytes = self._send(bucket_bytes, exported)
         self._delivered = not record.error
         context = SyncContext(
             record=record,
             storage_before=before.get("storage_before", ()),
             graph_reads=self._reads or GraphReads(frozenset(), captured=False),
             state_before=before.get("state_before", {}),
+            layers_before=before.get("engine_layers_before", ()),
+            preserved_before=before.get("preserved_before"),
+            learner_before=before.get("learner_state_before"),
+            exported=exported,
             poisoned=before.get("poisoned"),
             failures=failures,
             start_cold=start_cold,
@@ -167,6 +180,11 @@ class Guard:
         wanted["storage_before"] = self._engine.storage
         if same_weights:
             wanted["state_before"] = self._engine.state
+        if "engine_layers_before" in self._needs:
+            wanted["engine_layers_before"] = self._engine.layers
+        for name, side, capability in _OPTIONAL_BEFORE:
+            if name in self._needs and hasattr(getattr(self, side), capability):
+                wanted[name] = getattr(getattr(self, side), capability)
         if poison is not None:
             wanted["poisoned"] = functools.partial(self._poisoned, poison)
         made: dict[str, Any] = {}
@@ -180,7 +198,9 @@ class Guard:
         self._reads = made.get("graph_reads", self._reads)
         return made, failures
 
-    def _send(self, bucket_bytes: int) -> tuple[SyncRecord, int, int]:
+    def _send(
+        self, bucket_bytes: int, exported: dict[str, int]
+    ) -> tuple[SyncRecord, int, int]:
         tensors = nbytes = 0
         version = str(self._number)
         started = time.perf_counter()
@@ -189,6 +209,8 @@ class Guard:
             for bucket in bucketed(self._learner.weights(), bucket_bytes):
                 tensors += len(bucket)
                 nbytes += sum(t.numel() * t.element_size() for _, t in bucket)
+                if "exported" in self._needs:
+                    exported.update((name, fingerprint(tensor)) for name, tensor in bucket)
                 self._engine.send(bucket)
             record = self._engine.finish()
         except Exception as error:  # noqa: BLE001 - the session check judges it

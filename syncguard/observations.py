@@ -26,6 +26,7 @@ __all__ = [
     "Samples",
     "StepReport",
     "StoredTensor",
+    "ServedRequest",
     "SyncRecord",
     "Unreadable",
     "WeightPrint",
@@ -195,6 +196,19 @@ class Loaded:
     numel: int
     bucket: int
     rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedRequest:
+    """A request that the engine answered.
+
+    Attributes:
+        version: The version of the weights that the engine reported then.
+        sync: Number of the sync that was open meanwhile; 0 if there was none.
+    """
+
+    version: str
+    sync: int
 
 
 @dataclass(slots=True)

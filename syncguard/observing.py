@@ -3,6 +3,7 @@
 The registry maps the names that checks use for their parameters to functions of a `View`.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,10 +16,12 @@ from numpy.typing import NDArray
 
 from syncguard.checks.differences import Difference, differing_rows, find_row
 from syncguard.errors import Unsupported
+from syncguard.fingerprint import fingerprint
 from syncguard.grids import dequantize, quantize
 from syncguard.observations import (
     BlockProbe,
     ColdEngine,
+    EngineLayer,
     GraphReads,
     Poisoned,
     ProbeReference,
@@ -54,6 +57,10 @@ class SyncContext:
         storage_before: The storage table before the sync.
         graph_reads: What a forward reads.
         state_before: Fingerprints of all reachable tensors before; empty if not taken.
+        layers_before: The engine's layer table before; empty if not taken.
+        preserved_before: Fingerprints of what no sync brings, before; none if not taken.
+        learner_before: The learner's state before; none if not taken.
+        exported: Name on the wire to the fingerprint of the tensor that was sent.
         poisoned: What poisoning left, if the engine was poisoned.
         failures: Name of an observation that was to be made before the sync to why it failed.
         turns: Hands out layers for a budgeted probe; none where every layer is probed exactly.
@@ -69,6 +76,10 @@ class SyncContext:
     storage_before: Sequence[StoredTensor]
     graph_reads: GraphReads
     state_before: Mapping[str, int] = field(default_factory=dict)
+    layers_before: Sequence[EngineLayer] = ()
+    preserved_before: Mapping[str, int] | None = None
+    learner_before: Mapping[str, int] | None = None
+    exported: Mapping[str, int] = field(default_factory=dict)
     poisoned: Poisoned | None = None
     turns: Turns | None = None
     start_cold: Callable[[], Engine] | None = None
@@ -288,7 +299,8 @@ def _block_probe(view: View) -> list[BlockProbe]:
         # Outputs are rounded to the model's dtype once; other grids' sums depend on their order.
         unit = torch.finfo(weight.dtype).eps
         slack = 0.0 if exact else 2 * unit * (x.abs() @ weight.float().abs().T)
-        differing = (got - wanted.to(weight.dtype).float()).abs() > slack
+        gap = (got - wanted.to(weight.dtype).float()).abs()
+        differing = ~(gap <= slack)  # so that NaN differs
         first = differing.nonzero()[:1].tolist()
         probes.append(
             BlockProbe(
@@ -322,6 +334,29 @@ def _cold_engine(view: View) -> ColdEngine | None:
         engine.close()
 
 
+def _after_use(view: View, observe: Callable[[], Any]) -> Any:
+    """Observe once the engine has answered requests; none after a sync that failed."""
+    if view.context.record.error:
+        return None
+    with contextlib.suppress(Exception):  # other checks tell why there are no samples
+        view.get("samples")
+    return observe()
+
+
+def _wire(view: View) -> dict[str, int]:
+    """Fingerprint of what each name on the wire should carry, by the learner's own tensors."""
+    state = view.get("learner_state")
+    found = {}
+    for layer in view.get("learner_layers") if state is not None else ():
+        names = view.learner.wire_names(layer.weight)
+        if len(names) == 1 and layer.weight in state:
+            found[names[0]] = state[layer.weight]
+        elif len(names) > 1:
+            parts = view.learner.grid_tensors(layer.weight).values()
+            found |= {n: fingerprint(part) for n, part in zip(names, parts, strict=True)}
+    return found
+
+
 def _manifest(view: View) -> dict[str, str]:
     layers = view.get("learner_layers")
     return {
@@ -330,25 +365,38 @@ def _manifest(view: View) -> dict[str, str]:
 
 
 _OBSERVERS: Final[dict[str, Callable[[View], Any]]] = {
+    "admits": lambda view: _optional(view.engine, "admits"),
     "block_probe": _block_probe,
+    "cached_versions": lambda view: _after_use(
+        view, lambda: _optional(view.engine, "cache_versions")
+    ),
     "canary_engine": lambda view: _canary(view, view.engine),
     "canary_learner": lambda view: _canary(view, view.learner),
+    "checkpoint_state": lambda view: _optional(view.learner, "checkpoint_state"),
     "cold_engine": _cold_engine,
     "differences": _differences,
     "engine_layers": lambda view: view.engine.layers(),
+    "engine_layers_before": lambda view: view.context.layers_before,
     "exact_probe": lambda view: view.engine.probe_exact(),
+    "exported": lambda view: view.context.exported,
     "first_sync": lambda view: view.context.record.number == 1,
     "graph_reads": lambda view: view.context.graph_reads,
     "learner_layers": lambda view: view.learner.layers(),
     "learner_prints": lambda view: view.learner.prints(),
+    "learner_state": lambda view: _optional(view.learner, "state"),
+    "learner_state_before": lambda view: view.context.learner_before,
     "learner_values": lambda view: view.learner.value_prints(),
     "manifest": _manifest,
     "packed_probe": lambda view: view.get("exact_probe") if _has_packed(view) else {},
     "packed_values": lambda view: view.get("learner_values") if _has_packed(view) else {},
+    "preserved": lambda view: _optional(view.engine, "preserved"),
+    "preserved_before": lambda view: view.context.preserved_before,
+    "prints_at_use": lambda view: _after_use(view, view.engine.weight_prints),
     "poisoned": lambda view: view.context.poisoned,
     "random_probe": _random_probe,
     "rederived": lambda view: view.engine.rederive(),
     "rotation": _rotation,
+    "served_requests": lambda view: _optional(view.engine, "served_requests"),
     "same_weights": lambda view: view.context.same_weights,
     "samples": _samples,
     "state": lambda view: view.engine.state() if view.context.same_weights else {},
@@ -357,8 +405,10 @@ _OBSERVERS: Final[dict[str, Callable[[View], Any]]] = {
     "storage_before": lambda view: view.context.storage_before,
     "sync_record": lambda view: view.context.record,
     "value_history": lambda view: view.context.value_history,
+    "version_at_use": lambda view: _after_use(view, lambda: _optional(view.engine, "version")),
     "warm_state": lambda view: view.engine.state() if view.context.start_cold else {},
     "weight_prints": lambda view: view.engine.weight_prints(),
+    "wire": _wire,
 }
 
 OBSERVERS: Final = MappingProxyType(_OBSERVERS)

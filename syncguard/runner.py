@@ -12,7 +12,7 @@ from syncguard.observing import View
 from syncguard.timelimit import TimeLimitExceeded, time_limit
 from syncguard.verdict import Reason, Status, Verdict, explain
 
-__all__ = ["OBSERVABILITY", "run_checks"]
+__all__ = ["OBSERVABILITY", "ask", "run_checks"]
 
 OBSERVABILITY: Final = "observability"
 """Name of the runner's own verdict, on the other verdicts."""
@@ -72,11 +72,16 @@ def run_checks(
     return [*verdicts, final]
 
 
+def ask(check: Check, view: View) -> Judgement:
+    """Ask one check; a seam, where a fault can put words into its mouth."""
+    return check.judge(**{name: view.get(name) for name in check.needs})
+
+
 def _judge(check: Check, view: View, timeout_s: float) -> tuple[Judgement, str]:
     """The answer of a check, and what is wrong with it, if it cannot be taken at its word."""
     try:
         with time_limit(timeout_s):
-            judgement = check.judge(**{name: view.get(name) for name in check.needs})
+            judgement = ask(check, view)
         fault = _fault(judgement)
     except Unsupported as error:
         return _silent(Reason.UNSUPPORTED, str(error)), ""

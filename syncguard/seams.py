@@ -15,6 +15,7 @@ SEAM_NAMES: Final = (
     "backup",  # which tensors a pause keeps aside
     "begin",  # open a session
     "cache",  # find, keep and reset, of each of the engine's caches
+    "check",  # one check is asked
     "exclusion",  # is a module left unquantized (build)
     "export",  # the learner's iterator of weights
     "finish",  # close a session

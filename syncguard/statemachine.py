@@ -5,7 +5,8 @@ with another `SyncMachine.make_sides`. A failure shrinks to the shortest program
 """
 
 import time
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -27,13 +28,14 @@ __all__ = ["SyncMachine"]
 _POISONS = (0, 0xA5, 0x5A)
 _counts = st.integers(1, 9)
 _seeds = st.integers(1, 99)
+_Rule = TypeVar("_Rule", bound=Callable[..., Any])
 
 
-def _when(name: str) -> Any:
+def _when(name: str) -> Callable[[_Rule], _Rule]:
     return precondition(lambda self: self.running.can(name))
 
 
-def _if_careless(name: str) -> Any:
+def _if_careless(name: str) -> Callable[[_Rule], _Rule]:
     return precondition(lambda self: self.running.can(name) and not self.careful)
 
 

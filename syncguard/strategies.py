@@ -30,7 +30,7 @@ _OUTLIER: Final = 64.0
 
 
 @st.composite
-def topologies(draw: st.DrawFn, **fixed: Any) -> Topology:
+def topologies(draw: st.DrawFn, /, **fixed: Any) -> Topology:
     """Valid topologies of a stub: every layout, several ranks, experts, odd sizes.
 
     Args:

@@ -96,6 +96,7 @@ def run_campaign(
         skipped=laid_out.skipped,
         environment=_environment(options),
         seconds=time.monotonic() - began,
+        resumed=0 if kept is None else len(kept.kept.keys() & done.keys()),
     )
 
 

@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
@@ -148,7 +149,10 @@ def _fork(job: Job, work: Work, pipes: Sequence[int]) -> "_Child[Job]":
     reading, writing = os.pipe()
     output = tempfile.TemporaryFile()  # noqa: SIM115 - the parent reads it when the child is dead
     parent = os.getpid()
-    pid = os.fork()
+    with warnings.catch_warnings():
+        # Of threads: those of libraries are idle, and a child uses none of them.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
     if not pid:
         code = 1
         try:

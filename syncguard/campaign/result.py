@@ -34,6 +34,7 @@ class CampaignResult:
         skipped: Name of a fault that could not be armed to the reason.
         environment: Versions.
         seconds: How long the campaign took, earlier tries not counted.
+        resumed: How many cells and healthy runs an earlier try had finished.
     """
 
     engine: str
@@ -43,6 +44,7 @@ class CampaignResult:
     skipped: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    resumed: int = 0
 
     @property
     def check_rows(self) -> list[CheckRow]:

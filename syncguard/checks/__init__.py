@@ -1,16 +1,24 @@
 """The checks: pure judgements on observations, one module a condition."""
 
 from syncguard.checks import (
+    atomicity,
     block_probe,
+    cache_coherence,
     canary,
     cold_warm,
     completeness,
     derived_state,
+    destinations,
     freshness,
     layer_set,
     output_sanity,
+    placement,
+    preserved_state,
     published,
+    ranks,
+    source_truth,
     storage_identity,
+    use,
     weight_grid,
 )
 from syncguard.checks.judgement import Judgement
@@ -27,7 +35,15 @@ _MODULES = (
     block_probe,
     storage_identity,
     completeness,
+    destinations,
     output_sanity,
+    ranks,
     freshness,
+    use,
+    cache_coherence,
+    preserved_state,
+    atomicity,
+    source_truth,
+    placement,
     published,
 )

@@ -29,12 +29,13 @@ def block_probe_check(
         return not_run(Reason.NOT_APPLICABLE, "every layer is probed exactly in this profile")
     if not block_probe:
         return not_run(Reason.MISSING_INPUT, "there is no layer to probe")
-    parts = [part for probe in block_probe for part in probe.parts]
+    probed = {part for probe in block_probe for part in probe.parts}
+    known = probed | set(rotation.names)
     coverage = Coverage(
-        len(parts),
-        max(rotation.weights, len(parts)),
-        sum(learner_prints[part].nbytes for part in parts),
-        sum(learner_prints[weight].nbytes for weight in rotation.names),
+        len(probed),
+        len(known),
+        sum(learner_prints[weight].nbytes for weight in probed),
+        sum(learner_prints[weight].nbytes for weight in known),
     )
     lately = f"{rotation.covered} of {rotation.modules} layers in the last {rotation.syncs} syncs"
     wrong = [probe for probe in block_probe if probe.wrong]
@@ -51,8 +52,8 @@ def block_probe_check(
     first = wrong[0]
     return failed(
         explain(
-            f"the kernels of {counted(len(wrong), 'layer', 'layers')} give other sums than the "
-            "learner's weights",
+            f"{counted(len(wrong), 'kernel gives', 'kernels give')} other sums than the learner's "
+            "weights",
             where=listed([part for probe in wrong for part in probe.parts]),
             expected="the sums of +-1 times the weights of each block, to the last bit",
             got=f"{first.module}: {first.wrong} of {first.outputs} sums differ, the first in "
@@ -61,7 +62,7 @@ def block_probe_check(
             todo="run the exact probe on these layers; run their post-processing after the sync",
         ),
         coverage,
-        subject=first.parts[0],
+        subject=next(iter(first.parts), first.module),
         measured=sum(probe.wrong for probe in wrong),
         bound=0,
         evidence=[*evidence, *((probe.module, f"{probe.wrong} sums") for probe in wrong)],

@@ -41,7 +41,7 @@ def exact_probe_check(
         return not_run(Reason.MISSING_INPUT, "there is no layer to probe")
     given = answers(learner_layers, exact_probe)
     wrong: dict[str, str] = {}
-    unseen: dict[str, str] = {}
+    unseen = {weight: "the learner gave no values" for weight in served - learner_values.keys()}
     checked = nbytes = total = 0
     for weight, expected in wanted.items():
         size = learner_prints[weight].nbytes if weight in learner_prints else 0
@@ -55,7 +55,7 @@ def exact_probe_check(
         unseen |= blind
         checked += not blind
         nbytes += 0 if blind else size
-    coverage = Coverage(checked, len(wanted), nbytes, total)
+    coverage = Coverage(checked, len(served), nbytes, total)
     if wrong:
         key, rows_text = next(iter(wrong.items()))
         return failed(

@@ -9,7 +9,7 @@ import torch
 
 from syncguard.observations import EngineLayer
 
-__all__ = ["Held", "by_module", "grid_of", "held_weights", "layer_table"]
+__all__ = ["Held", "by_module", "dtype_of", "grid_of", "held_weights", "layer_table"]
 
 _DTYPE_GRIDS: Final = MappingProxyType(
     {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
@@ -98,6 +98,12 @@ def layer_table(
             )
         )
     return table
+
+
+def dtype_of(module: Any) -> torch.dtype:
+    """The dtype that a module computes in; modules that quantize tell it apart from their own."""
+    dtype: torch.dtype = getattr(module, "params_dtype", None) or module.weight.dtype
+    return dtype
 
 
 def grid_of(dtype: torch.dtype) -> str:

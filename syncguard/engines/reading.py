@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from syncguard.engines.held import Held, by_module, grid_of
+from syncguard.engines.held import Held, by_module, dtype_of, grid_of
 from syncguard.fingerprint import row_prints, value_print
 from syncguard.observations import ProbeOutput, Rederivation, Unreadable, WeightPrint
 from syncguard.probes import block_rows, exact_prints, random_rows
@@ -72,7 +72,7 @@ class Reader:
         prints: dict[str, WeightPrint | Unreadable] = {}
         for parts in by_module(self.held).values():
             module, kind = parts[0].module, parts[0].kind
-            dtype, features = module.params_dtype, _features(module)
+            dtype, features = dtype_of(module), _features(module)
             if kind == "embedding":
                 rows = _embedding_prints(module, dtype)
             else:
@@ -113,7 +113,7 @@ class Reader:
             module = parts[0].module
             if parts[0].kind == "embedding":
                 continue
-            y = self.serve(parts[0])(rows(_features(module), module.params_dtype)).float()
+            y = self.serve(parts[0])(rows(_features(module), dtype_of(module))).float()
             kept = torch.cat([y[:, held.rows] for held in parts], dim=1)
             outputs.append(ProbeOutput(path, tuple(held.weight for held in parts), kept.numpy()))
         return outputs
@@ -175,7 +175,9 @@ def _embedding_prints(module: Any, dtype: torch.dtype) -> NDArray[np.uint64]:
 
 
 def _features(module: Any) -> int:
-    return int(getattr(module, "embedding_dim", 0) or module.input_size_per_partition)
+    """Input features of a module on this rank; a layer whose inputs are whole names only those."""
+    names = ("embedding_dim", "input_size_per_partition", "input_size")
+    return int(next(getattr(module, name) for name in names if hasattr(module, name)))
 
 
 def _granule(component: str) -> int | None:

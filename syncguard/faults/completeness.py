@@ -1,7 +1,6 @@
 """Faults that break C5: something is not written, is written twice, or is not folded back."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -10,6 +9,7 @@ import torch
 from syncguard.faults.registry import fault
 from syncguard.faults.tools import Item, exported, is_dry_run, same_bytes, sent
 from syncguard.faults.world import World
+from syncguard.observations import Loaded
 
 __all__ = ["dropped", "folded_per_bucket", "frozen", "sent_in_place_of_another"]
 
@@ -72,7 +72,7 @@ _DROPPED: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
         "cache-scales-never-sent": {
             "gone": lambda site: lambda name: name.endswith(("k_scale", "v_scale")),
             "topology": {"kv_scales": True},
-            "claimed_by": f"ledger session {_UNWRITTEN}",
+            "claimed_by": f"ledger {_UNWRITTEN}",
             "met": "W50",
             "links": (
                 "https://github.com/NVIDIA-NeMo/RL/issues/3225",
@@ -153,7 +153,7 @@ def _renamed(site: str) -> str:
 @fault(
     "names-of-another-version",
     breaks="C5",
-    claimed_by="session ledger served-version",
+    claimed_by="session ledger",
     seam="export",
     met="W80 W67",
     links=(
@@ -183,7 +183,7 @@ def names_of_another_version(world: World, site: str) -> Iterator[None]:
 @fault(
     "shard-sent-without-gather",
     breaks="C5 C2",
-    claimed_by="session served-version",
+    claimed_by="session",
     seam="export",
     met="W68",
     links=("https://github.com/THUDM/slime/issues/2280",),
@@ -311,28 +311,16 @@ def halves_kept_for_one_call(world: World, site: str) -> Iterator[None]:
         yield
 
 
-_LOADER: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
-    {
-        "written-into-a-copy": {
-            "claimed_by": _UNWRITTEN,
-            "met": "W79",
-            "links": (
-                "https://github.com/pytorch/torchtitan/pull/3794",
-                "https://github.com/pytorch/torchtitan/pull/2402",
-            ),
-            "what": "A loader fills a temporary copy: ``state_dict()`` split a fused tensor anew.",
-            "shows": "Rewards do not change from step to step. Look at live storage, not at what "
-            "was returned.",
-        },
-    }
-)
-
-
 @fault(
     "written-into-a-copy",
     breaks="C5 C4",
+    claimed_by=_UNWRITTEN,
     seam="loader",
-    **{k: v for k, v in _LOADER["written-into-a-copy"].items() if k not in ("what", "shows")},
+    met="W79",
+    links=(
+        "https://github.com/pytorch/torchtitan/pull/3794",
+        "https://github.com/pytorch/torchtitan/pull/2402",
+    ),
 )
 def written_into_a_copy(world: World, site: str) -> Iterator[None]:
     """A loader fills a temporary copy: ``state_dict()`` split a fused tensor anew.
@@ -548,7 +536,7 @@ def _register_loader(name: str) -> None:
     fault(
         name,
         breaks="C5",
-        claimed_by="session served-version",
+        claimed_by="session",
         seam="stage",
         sites=lambda site: site.endswith(("qkv_proj", "gate_up_proj")),
         silent=False,
@@ -563,7 +551,7 @@ for _name in _LOADERS:
 @fault(
     "hook-of-a-wrapper-fails",
     breaks="C5",
-    claimed_by="session served-version",
+    claimed_by="session",
     seam="process",
     met="W89",
     links=("https://github.com/sgl-project/sglang/pull/31524",),
@@ -603,44 +591,53 @@ def completed_only_at_the_end(world: World, site: str) -> Iterator[None]:
     The end of the session processes what is left, this time with everything there; it would do so
     just as well without. Count by place.
     """
-    held: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+    held: list[Callable[[], object]] = []
+    name_of_part = next(
+        name for name, _ in world.learner.weights() if name.endswith("v_proj.weight")
+    )
 
     def late(original: Callable[..., Any]) -> Callable[..., Any]:
         def load(*args: Any) -> Any:
-            if isinstance(args[0], str):
-                return _hold(original, args)
-            items = list(args[0])
-            last = [item for item in items if item[0].endswith("up_proj.weight")][-1:]
-            result = original([item for item in items if item not in last])
-            held.extend((original, ([item],)) for item in last)
-            return result
+            if isinstance(args[0], str):  # one weight of one rank; tells what it wrote
+                if args[0] != name_of_part:
+                    return original(*args)
+                held.append(lambda: original(*args))
+                return _promised(original.__self__, *args)
+            return original(_without(args[0]))
+
+        def _without(items: Iterable[Item]) -> Iterator[Item]:
+            for item in items:
+                if item[0] == name_of_part:
+                    held.append(lambda kept=item: original([kept]))
+                else:
+                    yield item
 
         return load
-
-    def _hold(original: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        name, tensor, bucket = args
-        if not name.endswith("layers.0.mlp.up_proj.weight"):
-            return original(*args)
-        held.append((original, args))
-        return _rows(original, name, tensor, bucket)
-
-    def _rows(original: Any, name: str, tensor: torch.Tensor, bucket: int) -> Any:
-        receiver = original.__self__
-        ((layer, shard),) = receiver.route(name)
-        del layer, shard, tensor, bucket
-        return []
 
     def deliver(original: Callable[[], None]) -> Callable[[], None]:
         def flush() -> None:
             while held:
-                load, args = held.pop()
-                load(*args)
+                held.pop()()
                 world.fire()
             original()
 
         return flush
 
-    with ExitStack() as stack:
-        stack.enter_context(world.wrap("load", site, late))
-        stack.enter_context(world.wrap("flush", "engine", deliver))
+    with world.wrap("load", site, late), world.wrap("flush", "engine", deliver):
         yield
+
+
+def _promised(receiver: Any, name: str, tensor: torch.Tensor, bucket: int) -> list[Loaded]:
+    """What a rank of the stub tells of a weight that it takes."""
+    return [
+        Loaded(
+            weight=name,
+            parameter=f"{layer.path}.{shard.parameter}",
+            shard=shard.shard,
+            expert=-1,
+            numel=tensor.numel(),
+            bucket=bucket,
+            rank=receiver.rank.number,
+        )
+        for layer, shard in receiver.route(name)
+    ]

@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from syncguard.faults.registry import fault
-from syncguard.faults.tools import same_bytes
+from syncguard.faults.tools import same_bytes, started_from
 from syncguard.faults.world import World
 
 __all__ = ["level_of_the_sync_before", "processed_flag", "repack_not_undone"]
@@ -328,7 +328,7 @@ def processed_twice(world: World, site: str) -> Iterator[None]:
 @fault(
     "second-quantization-skipped",
     breaks="C3 C1",
-    claimed_by="weight-bytes storage-identity",
+    claimed_by="weight-bytes storage-identity re-derivation",
     seam="process",
     met="W85",
     links=("https://github.com/ROCm/vllm/pull/1239",),
@@ -355,17 +355,8 @@ def second_quantization_skipped(world: World, site: str) -> Iterator[None]:
         yield
 
 
-def _larger_checkpoint(world: World, part: str, factor: float) -> Any:
-    """Let the learner start from a checkpoint in which some weights are larger."""
-
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        def load(tensors: Mapping[str, torch.Tensor]) -> Any:
-            scaled = {n: t * factor if part in n else t.clone() for n, t in tensors.items()}
-            return original(scaled)
-
-        return load
-
-    return world.wrap("init", "learner", wrapper)
+def _larger(part: str, factor: float) -> Callable[[str, torch.Tensor], torch.Tensor]:
+    return lambda name, tensor: tensor * factor if part in name else tensor
 
 
 @fault(
@@ -393,7 +384,7 @@ def level_of_the_sync_before(world: World, site: str) -> Iterator[None]:
 
         return late
 
-    with _larger_checkpoint(world, "_proj", 4.0), world.wrap("level", site, wrapper):
+    with started_from(world, _larger("_proj", 4.0)), world.wrap("level", site, wrapper):
         yield
 
 
@@ -426,7 +417,7 @@ def one_level_for_both_halves(world: World, site: str) -> Iterator[None]:
 
         return first_for_both
 
-    with _larger_checkpoint(world, "up_proj", 4.0), world.wrap("level", site, wrapper):
+    with started_from(world, _larger("up_proj", 4.0)), world.wrap("level", site, wrapper):
         yield
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 
 from syncguard.faults.registry import fault
-from syncguard.faults.tools import octets, same_bytes
+from syncguard.faults.tools import octets, same_bytes, started_from
 from syncguard.faults.world import World
 from syncguard.grids import SCALE_RULES, quantize
 
@@ -221,21 +221,16 @@ def zero_block_scale_one(world: World, site: str) -> Iterator[None]:
     blocks by value.
     """
 
-    def with_zeros(original: Callable[..., Any]) -> Callable[..., Any]:
-        def load(tensors: Mapping[str, torch.Tensor]) -> Any:
-            return original({name: _with_zero_block(tensor) for name, tensor in tensors.items()})
-
-        return load
-
     def change(weight: torch.Tensor, elements: torch.Tensor, scales: torch.Tensor) -> Grid:
         zero = (octets(elements) & 0x7F).unflatten(-1, (-1, _BLOCK)).amax(-1) == 0
         return elements, torch.where(zero, torch.ones_like(scales), scales)
 
-    with world.wrap("init", "learner", with_zeros), _requantizing(world, site, change):
+    with started_from(world, _with_zero_block), _requantizing(world, site, change):
         yield
 
 
-def _with_zero_block(tensor: torch.Tensor) -> torch.Tensor:
+def _with_zero_block(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    del name
     if tensor.ndim < 2 or tensor.shape[-1] % _BLOCK:
         return tensor
     changed = tensor.clone()

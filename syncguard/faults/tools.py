@@ -1,7 +1,7 @@
 """What many faults need: rewriting the export, changing results, telling whether tensors differ."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ __all__ = [
     "rewriting",
     "same_bytes",
     "sent",
-    "skip",
+    "started_from",
 ]
 
 Item = tuple[str, torch.Tensor]
@@ -69,9 +69,18 @@ def replace_tensor(
     return (*args[:index], other, *args[index + 1 :])
 
 
-def skip(*args: Any, **kwargs: Any) -> None:
-    """Do nothing in place of a call."""
-    del args, kwargs
+@contextmanager
+def started_from(
+    world: World, change: Callable[[str, torch.Tensor], torch.Tensor]
+) -> Iterator[None]:
+    """Let the learner start from another checkpoint, in which a fault can show."""
+    learner = world.learner
+    before = dict(learner.checkpoint())
+    learner.start_from({name: change(name, tensor) for name, tensor in before.items()})
+    try:
+        yield
+    finally:
+        learner.start_from(before)
 
 
 def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -17,6 +17,7 @@ from syncguard.faults.tools import (
     rewriting,
     same_bytes,
     sent,
+    started_from,
 )
 from syncguard.faults.world import World
 
@@ -142,7 +143,7 @@ for _name in _CHANGED:
     breaks="C2",
     claimed_by=f"{_WRONG} exact-probe",
     seam="export",
-    at=matrices,
+    at=lambda world: matrices(world) if hasattr(world.learner, "start_from") else (),
 )
 def rounded_to_fp16(world: World, site: str) -> Iterator[None]:
     """A weight passes a cast to float16 on its way, which has fewer small numbers.
@@ -151,20 +152,20 @@ def rounded_to_fp16(world: World, site: str) -> Iterator[None]:
     Compare fingerprints by name on both sides of the wire.
     """
 
-    def with_small_row(original: Callable[..., Any]) -> Callable[..., Any]:
-        def load(tensors: Mapping[str, torch.Tensor]) -> Any:
-            changed = {name: tensor.clone() for name, tensor in tensors.items()}
-            changed[site][-1] *= 2.0**-16
-            return original(changed)
-
-        return load
+    def with_small_row(name: str, tensor: torch.Tensor) -> torch.Tensor:
+        changed = tensor.clone()
+        if name == site:
+            changed[-1] *= 2.0**-16
+        return changed
 
     def as_fp16(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(torch.float16).to(tensor.dtype)
 
-    with world.wrap("init", "learner", with_small_row):
-        with exported(world, rewriting(world, site, as_fp16)):
-            yield
+    with (
+        started_from(world, with_small_row),
+        exported(world, rewriting(world, site, as_fp16)),
+    ):
+        yield
 
 
 @fault(

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import syncguard.runner
+from syncguard.checks import CHECKS
 from syncguard.seams import Seam, Seams
 
 __all__ = ["World"]
@@ -32,8 +34,8 @@ class World:
         self.fired += count
 
     def seams(self) -> Seams:
-        """The seams of both sides; none where a side offers none."""
-        merged: Seams = {}
+        """The seams of both sides, none where a side offers none, and of the checks."""
+        merged: Seams = {"check": {name: _asked(name) for name in CHECKS}}
         for side in (self.engine, self.learner):
             for name, sites in getattr(side, "seams", dict)().items():
                 merged.setdefault(name, {}).update(sites)
@@ -72,3 +74,7 @@ class World:
     def _owner(self, name: str, site: str) -> Any:
         offered = getattr(self.engine, "seams", dict)().get(name, {})
         return self.engine if site in offered else self.learner
+
+
+def _asked(name: str) -> Seam:
+    return Seam(syncguard.runner, "ask", lambda check, _view: bool(check.name == name))

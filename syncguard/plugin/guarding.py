@@ -31,9 +31,12 @@ class Session:
         learner: The learner.
         engine: The engine.
         options: Of the plugin.
+        timeout_s: Limit for each check.
     """
 
-    def __init__(self, learner: Learner, engine: Engine, options: Options) -> None:
+    def __init__(
+        self, learner: Learner, engine: Engine, options: Options, timeout_s: float = 300.0
+    ) -> None:
         self.learner = learner
         self.engine = engine
         self.options = options
@@ -46,6 +49,7 @@ class Session:
             engine,
             _Deaf(),
             checks=self._checks,
+            timeout_s=timeout_s,
             vocabulary=vocabulary(learner),
             seed=options.seed,
         )
@@ -119,7 +123,12 @@ class GuardedSyncs:
         __tracebackhide__ = True
         summary, verdicts = self._session.sync(self.conditions, **arguments)
         self._session.record(self._recorder, summary, verdicts, self.conditions)
-        enforce(summary, verdicts, self.conditions, self._session.options.not_run)
+        enforce(
+            verdicts,
+            not_run=self._session.options.not_run,
+            conditions=self.conditions,
+            error=summary.error,
+        )
         return verdicts
 
     def judge(self, **arguments: Any) -> list[Verdict]:

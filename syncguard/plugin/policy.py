@@ -7,11 +7,11 @@ from typing import Final
 import pytest
 
 from syncguard.conditions import CONDITIONS
-from syncguard.report import SyncSummary
 from syncguard.verdict import Status, Verdict
 
 __all__ = ["NotRunWarning", "enforce", "told"]
 
+_HINT: Final = "--syncguard-not-run=warn lets a test pass although a check could not run"
 _HEADS: Final = {Status.FAIL: "FAIL", Status.NOT_RUN: "not run", Status.PASS: "pass"}
 
 
@@ -20,19 +20,22 @@ class NotRunWarning(pytest.PytestWarning):
 
 
 def enforce(
-    summary: SyncSummary, verdicts: Sequence[Verdict], conditions: Sequence[str], not_run: str
+    verdicts: Sequence[Verdict],
+    *,
+    not_run: str,
+    conditions: Sequence[str] = (),
+    error: str = "",
 ) -> None:
-    """Fail the running test if its sync does not pass.
+    """Fail the running test if a sync does not pass.
 
     Args:
-        summary: The sync.
         verdicts: On the sync.
-        conditions: Identifiers of the conditions that the test asked for; empty for all.
-        not_run: ``fail`` or ``warn``.
+        not_run: ``fail`` or ``warn``: what a check that could not run means.
+        conditions: Identifiers of the conditions that the test asked for; each needs a verdict.
+        error: What went wrong with the sync, whatever the checks say; empty if nothing did.
     """
     __tracebackhide__ = True
-    bad = [v for v in verdicts if v.counts and v.status is not Status.PASS]
-    bad.sort(key=lambda verdict: -verdict.status.severity)
+    bad = [verdict for verdict in verdicts if verdict.counts]
     failures = [told(verdict) for verdict in bad if verdict.status is Status.FAIL]
     silences = [told(verdict) for verdict in bad if verdict.status is Status.NOT_RUN]
     judged = {verdict.condition for verdict in verdicts}
@@ -41,15 +44,12 @@ def enforce(
         for name in conditions
         if name not in judged
     ]
-    if summary.error and not failures:
-        failures.append(f"FAIL sync {summary.number} ended with an error: {summary.error}")
-    if failures or (silences and not_run == "fail"):
-        hint = (
-            "\n\n--syncguard-not-run=warn lets a check that could not run pass with a warning"
-            if silences and not failures
-            else ""
-        )
-        pytest.fail("\n\n".join([*failures, *silences]) + hint, pytrace=False)
+    if error and not failures:
+        failures.append(f"FAIL the sync ended with an error: {error}")
+    if failures:
+        pytest.fail("\n\n".join([*failures, *silences]), pytrace=False)
+    if silences and not_run == "fail":
+        pytest.fail("\n\n".join([*silences, _HINT]), pytrace=False)
     if silences:
         warnings.warn(NotRunWarning("\n\n".join(silences)), stacklevel=3)
 

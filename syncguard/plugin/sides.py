@@ -3,10 +3,10 @@
 import difflib
 import importlib
 import inspect
-import os
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+
+import torch
 
 from syncguard.checkpoints import Checkpoint
 from syncguard.errors import UsageError
@@ -14,18 +14,18 @@ from syncguard.models import resolve_model
 from syncguard.plugin.options import Options
 from syncguard.plugin.topologies import parse_topology
 from syncguard.protocols import Engine, Learner
-from syncguard.sides import ENGINES, make_learner
+from syncguard.sides import DEFAULT_MODELS, ENGINES, cache_dir, make_learner
 from syncguard.stubs import make_stub_engine, make_stub_learner
 
-__all__ = ["Pair", "Sides", "check", "make_pair"]
+__all__ = ["Pair", "Sides", "bucket_bytes", "check", "make_pair", "started_cold", "vocabulary"]
 
 Pair = tuple[Learner, Engine]
 
 STUB: Final = "stub"
-_DEFAULT_MODEL: Final = "tiny-qwen3"
 _BUCKETS: Final = 8
+_OPTIONAL: Final = {"probe_blocks", "quantize_canary"}
 _NEEDED: Final[dict[type, list[str]]] = {
-    protocol: sorted(name for name in vars(protocol) if not name.startswith("_"))
+    protocol: sorted(n for n in vars(protocol) if not n.startswith("_") and n not in _OPTIONAL)
     for protocol in (Learner, Engine)
 }
 
@@ -51,9 +51,15 @@ class Sides:
         """The engine."""
         return self._made()[1]
 
-    def another(self) -> Pair:
-        """Make a second pair of the same kind; the caller closes its engine."""
-        return make_pair(self.options)
+    def cold(self) -> Engine:
+        """Start another engine of the same kind, and give it the learner's weights first of all.
+
+        The caller closes it.
+
+        Raises:
+            Exception: Whatever keeps a second engine from starting beside the first.
+        """
+        return started_cold(make_pair(self.options)[1], list(self.learner.weights()))
 
     def close(self) -> None:
         """Stop the engine, if it runs."""
@@ -95,6 +101,15 @@ def make_pair(options: Options, topology: Mapping[str, Any] | None = None) -> Pa
     return learner, engine
 
 
+def started_cold(engine: Engine, weights: Sequence[tuple[str, torch.Tensor]]) -> Engine:
+    """Give an engine that has not been synchronized its first weights."""
+    engine.begin(1, "1")
+    engine.send(weights)
+    engine.finish()
+    engine.probe_exact()  # makes what a serving path makes at first use
+    return engine
+
+
 def check(options: Options) -> None:
     """Look whether the sides can be made, without making them.
 
@@ -123,7 +138,7 @@ def _factory(name: str) -> Callable[..., Any]:
         return ENGINES[name]
     module, colon, attribute = name.partition(":")
     if not colon:
-        known = [STUB, *ENGINES]
+        known = list(dict.fromkeys([STUB, *ENGINES]))
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise UsageError(
@@ -158,12 +173,8 @@ def _called(factory: Callable[..., Any], options: Options) -> Any:
 
 
 def _checkpoint(options: Options) -> Checkpoint:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return resolve_model(
-        options.model or _DEFAULT_MODEL,
-        Path(base) / "syncguard" / "models",
-        quantization=options.quantization,
-    )
+    model = options.model or DEFAULT_MODELS.get(options.engine, DEFAULT_MODELS["vllm"])
+    return resolve_model(model, cache_dir(), quantization=options.quantization)
 
 
 def _require(made: object, protocol: type, factory: str) -> None:

@@ -5,6 +5,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from syncguard.errors import UsageError
+from syncguard.sides import STUB_MODELS
 from syncguard.stubs import Topology
 
 __all__ = ["parse_topology"]
@@ -17,8 +18,8 @@ def parse_topology(text: str, **also: Any) -> Topology:
     """Read a topology.
 
     Args:
-        text: Fields of `syncguard.stubs.Topology` and their values, separated by commas; empty
-            for the default.
+        text: Fields of `syncguard.stubs.Topology` and their values, and names of
+            `syncguard.sides.STUB_MODELS`, separated by commas; empty for the default.
         also: Fields that must have these values, whatever the text says.
 
     Raises:
@@ -28,12 +29,16 @@ def parse_topology(text: str, **also: Any) -> Topology:
     chosen: dict[str, Any] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = (piece.strip() for piece in part.partition("="))
+        if part in STUB_MODELS:
+            chosen |= STUB_MODELS[part]
+            continue
         if not equals or name not in _DEFAULTS:
-            close = difflib.get_close_matches(name, _DEFAULTS, n=1)
+            close = difflib.get_close_matches(name, [*_DEFAULTS, *STUB_MODELS], n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise UsageError(
-                f"the stub's topology has no field {part!r}{hint}\n"
-                f"  expected: FIELD=VALUE, separated by commas, with fields {', '.join(_DEFAULTS)}"
+                f"the stub's topology has no {part!r}{hint}\n"
+                f"  expected: {', '.join(STUB_MODELS)}, or FIELD=VALUE, separated by commas\n"
+                f"  fields: {', '.join(_DEFAULTS)}"
             )
         chosen[name] = _value(name, value)
     return Topology(**{**chosen, **also})

@@ -41,8 +41,8 @@ class JudgedSync:
     @property
     def complaint(self) -> str:
         """How verdicts and legality contradict each other; empty if they agree."""
-        if self.wrongs and not self.failed:
-            return f"sync {self.number} was illegal ({self.wrongs[0]}), and no check failed"
+        if self.wrongs and not (self.failed or self.silent):
+            return f"sync {self.number} was illegal ({self.wrongs[0]}), and every check passed"
         if not self.wrongs and (self.failed or self.silent):
             bad = [v for v in self.verdicts if v.check in {*self.failed, *self.silent}]
             first = bad[0]

@@ -78,6 +78,7 @@ def _heading(result: CampaignResult) -> Text:
         f"{len(result.healthy)} healthy runs",
         *(f"{name} {version}" for name, version in result.environment.items()),
         numbers.seconds(result.seconds),
+        *([f"{result.resumed} taken from an earlier try"] if result.resumed else []),
     ]
     return Text("campaign  " + " | ".join(told), "dim")
 

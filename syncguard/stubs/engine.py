@@ -15,6 +15,7 @@ from syncguard.observations import (
     GraphReads,
     ProbeOutput,
     Rederivation,
+    ServedRequest,
     StoredTensor,
     SyncRecord,
     Unreadable,
@@ -85,6 +86,7 @@ class StubEngine:
         self._failed = ""
         self._asleep = 0
         self._version = ""
+        self._served: list[ServedRequest] = []
         self._load_initial()
         if topology.graph:
             self.capture()
@@ -297,6 +299,8 @@ class StubEngine:
             NotServing: The engine must not serve now.
         """
         self.admit()
+        during = self._record.number if self._record is not None else 0
+        self._served.append(ServedRequest(self._version, during))
         results: dict[int, tuple[list[int], NDArray[np.float64]]] = {}
         for number, server in enumerate(self.servers):
             rows = range(number, len(prompts), len(self.servers))
@@ -317,6 +321,22 @@ class StubEngine:
             raise NotServing("the engine is paused")
         if self._failed:
             raise NotServing(f"no whole sync since: {self._failed}")
+
+    def admits(self) -> bool:
+        """Whether a request would be let in now."""
+        try:
+            self.admit()
+        except NotServing:
+            return False
+        return True
+
+    def served_requests(self) -> Sequence[ServedRequest]:
+        """The calls of `generate` that were let in since the engine started."""
+        return tuple(self._served)
+
+    def preserved(self) -> Mapping[str, int]:
+        """A fingerprint of every reachable tensor that no sync brings."""
+        return self.memory.preserved()
 
     def close(self) -> None:
         """Nothing to release."""

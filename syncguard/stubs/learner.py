@@ -73,6 +73,17 @@ class StubLearner:
         """What the learner started from, by name; do not write into it."""
         return self._checkpoint
 
+    def start_from(self, checkpoint: Mapping[str, torch.Tensor]) -> None:
+        """Start again from another checkpoint of the same topology; copied."""
+        self._checkpoint = {name: checkpoint[name].clone() for name in self._specs}
+        self.restart()
+
+    def checkpoint_state(self) -> Mapping[str, int]:
+        """A fingerprint of every tensor of the checkpoint; empty once the weights have moved."""
+        if self._masters is not None:
+            return {}
+        return {name: fingerprint(tensor) for name, tensor in self._checkpoint.items()}
+
     def environment(self) -> Mapping[str, str]:
         """See `syncguard.protocols.Learner`."""
         return {

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from syncguard.engines.reachable import reachable_tensors
+from syncguard.fingerprint import fingerprint
 from syncguard.stubs.build import StubRank
 
 __all__ = ["CACHES", "Memory"]
@@ -56,6 +57,15 @@ class Memory:
         """Paths of what no sync brings, and so only a pause can keep."""
         carried = self._carried()
         return [path for path, tensor in self.tensors() if _storage(tensor) not in carried]
+
+    def preserved(self) -> dict[str, int]:
+        """A fingerprint of each tensor that no sync brings, by path."""
+        carried = self._carried()
+        return {
+            path: fingerprint(tensor)
+            for path, tensor in self.tensors()
+            if _storage(tensor) not in carried
+        }
 
     def restore(self) -> None:
         """Put back what was kept aside."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from syncguard.engines import held
-from syncguard.engines.held import Held, grid_of
+from syncguard.engines.held import Held, dtype_of, grid_of
 from syncguard.engines.vllm.kernel import kernel_of
 from syncguard.observations import EngineLayer
 
@@ -26,7 +26,7 @@ def layer_table(model: Any, rank: int = 0) -> list[EngineLayer]:
 
 def _describe(module: Any) -> tuple[str, str, str]:
     kernel = kernel_of(module)
-    dtype = grid_of(module.params_dtype)
+    dtype = grid_of(dtype_of(module))
     name = type(kernel).__name__ if kernel is not None else ""
     return name, _grid(module, dtype), getattr(kernel, "activations", dtype)
 

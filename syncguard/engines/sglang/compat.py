@@ -1,0 +1,83 @@
+"""What differs between SGLang versions, or has to be tolerated in them, in one place."""
+
+import dataclasses
+import importlib
+import inspect
+from typing import Any
+
+__all__ = [
+    "has_sessions",
+    "initialize_layers",
+    "make_forward_batch",
+    "make_updater",
+    "publish",
+    "tolerate_rows_of_blocks",
+]
+
+_MANAGER = "sglang.srt.managers.scheduler_components.weight_updater"
+_FORWARD_BATCH = "sglang.srt.model_executor.forward_batch_info"
+_INITIALIZERS = (
+    ("sglang.srt.layers.moe", "initialize_moe_config"),
+    ("sglang.srt.layers.quantization.fp8_utils", "initialize_fp8_gemm_config"),
+    ("sglang.srt.layers.quantization.unquant", "initialize_bf16_gemm_config"),  # from 0.5.22
+    ("sglang.srt.layers.quantization.fp4_utils", "initialize_fp4_gemm_config"),
+)
+
+
+def publish(arguments: Any) -> None:
+    """Make a configuration that of the process, for rank 0 of one."""
+    context = importlib.import_module("sglang.srt.runtime_context")
+    if not hasattr(context, "spawn_world_rank"):  # until 0.5.20
+        context.publish(arguments, role="scheduler")
+        return
+    rank = context.spawn_world_rank(arguments, tp_rank=0, pp_rank=0)
+    ranks = context.SpawnRanks(world_rank=rank, gpu_id=0)
+    context.publish(arguments, role="scheduler", ranks=ranks)
+
+
+def initialize_layers(arguments: Any) -> None:
+    """Set up the choices of kernels that layers ask for when they are built."""
+    for module, name in _INITIALIZERS:
+        initialize = getattr(importlib.import_module(module), name, None)
+        if initialize is None:
+            continue
+        initialize(*([arguments] if initialize.__code__.co_argcount else []))
+
+
+def has_sessions() -> bool:
+    """Whether an update is a session that begins and ends, as from 0.5.21 on."""
+    return hasattr(importlib.import_module(_MANAGER).SchedulerWeightUpdaterManager, "begin_weight_update")
+
+
+def make_forward_batch(batch: Any, runner: Any) -> Any:
+    """What a runner's forward takes, made of a batch of requests."""
+    make = importlib.import_module(_FORWARD_BATCH).ForwardBatch.init_new
+    option = "return_hidden_states_before_norm"  # from 0.5.21
+    given = {option: False} if option in inspect.signature(make).parameters else {}
+    return make(batch, runner, **given)
+
+
+def make_updater(worker: Any, scheduler: Any, cpu_group: Any) -> Any:
+    """SGLang's own manager of weight updates around a worker, with nothing else of a scheduler."""
+    manager = importlib.import_module(_MANAGER).SchedulerWeightUpdaterManager
+    fields = {field.name for field in dataclasses.fields(manager) if field.init}
+    given = {"tp_cpu_group": cpu_group} if "tp_cpu_group" in fields else {}
+    return manager(
+        tp_worker=worker,
+        draft_worker=None,
+        memory_saver_adapter=None,
+        flush_cache=lambda **_: True,  # no request lives between two calls of `generate`
+        is_fully_idle=lambda **_: True,
+        scheduler=scheduler,
+        **given,
+    )
+
+
+def tolerate_rows_of_blocks() -> None:
+    """Let a model load on a CPU whose blocks are not square.
+
+    SGLang pads heads for tensor parallelism on CPUs and asserts square blocks for it first, even
+    where there is nothing to pad.
+    """
+    runner = importlib.import_module("sglang.srt.model_executor.model_runner")
+    runner.adjust_config_with_unaligned_cpu_tp = lambda model_config, *_, **__: model_config

@@ -1,0 +1,118 @@
+"""Starts SGLang's model runner in this process, on a CPU."""
+
+import json
+import logging
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from syncguard._libraries import quiet
+from syncguard.engines.sglang.fakes import importing
+from syncguard.engines.starting import quiet_collector
+from syncguard.errors import UsageError
+
+__all__ = ["CUSTOM_LOADER", "QUANTIZATIONS", "start_runner"]
+
+CUSTOM_LOADER: Final = "syncguard.engines.sglang.loading.load"
+"""The custom weight loader that SGLang is told of."""
+
+_SERIALIZED: Final = MappingProxyType(
+    {"quant_method": "mxfp8", "activation_scheme": "dynamic", "weight_block_size": [1, 32]}
+)
+
+QUANTIZATIONS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+    {
+        "none": MappingProxyType({}),
+        "mxfp8": MappingProxyType({"serialized": _SERIALIZED}),
+        "mxfp8-online": MappingProxyType({"quantization": "mxfp8"}),
+    }
+)
+"""How SGLang is told to hold weights: in bf16, as a checkpoint in MXFP8, or quantized by itself."""
+
+_ENVIRONMENT: Final = {
+    "SGLANG_USE_CPU_ENGINE": "1",  # read once, when SGLang is imported
+    "HF_HUB_OFFLINE": "1",
+    "DO_NOT_TRACK": "1",
+}
+_DEFAULTS: Final = {"TORCHDYNAMO_DISABLE": "1"}
+_TOKENS: Final = 256
+_REQUESTS: Final = 16
+
+
+def start_runner(
+    checkpoint: Path, quantization: str, exclude: Sequence[str], load_format: str, seed: int
+) -> Any:
+    """Start a model runner; the process can hold one at a time.
+
+    Args:
+        checkpoint: Folder of a checkpoint.
+        quantization: One of `QUANTIZATIONS`.
+        exclude: Linear layers that are left unquantized where the configuration names them.
+        load_format: SGLang's; ``dummy`` starts on random weights.
+        seed: Of SGLang.
+
+    Raises:
+        UsageError: SGLang cannot be imported.
+    """
+    os.environ.update(_ENVIRONMENT)
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    logging.getLogger("sglang").setLevel(logging.ERROR)  # it warns of each model it cannot import
+    with quiet(), quiet_collector(), importing():
+        try:
+            from sglang.benchmark import one_batch
+            from sglang.srt.server_args import PortArgs, ServerArgs
+        except ImportError as error:
+            raise UsageError(
+                "SGLang cannot be imported\n"
+                f"  got: {error}\n"
+                "  what to do: on a CPU install it from the lock file, without dependency "
+                "resolution (see the README)"
+            ) from error
+        from syncguard.engines.sglang import compat, standins
+
+        told = dict(QUANTIZATIONS[quantization])
+        override: dict[str, Any] = {}
+        if serialized := told.pop("serialized", None):
+            override["quantization_config"] = {**serialized, "ignored_layers": list(exclude)}
+        if quantization != "none":
+            standins.install()
+            compat.tolerate_rows_of_blocks()
+        arguments = ServerArgs(
+            model_path=str(checkpoint),
+            **told,
+            json_model_override_args=json.dumps(override),
+            load_format=load_format,
+            device="cpu",
+            dtype="bfloat16",
+            attention_backend="torch_native",
+            sampling_backend="pytorch",
+            skip_tokenizer_init=True,
+            max_total_tokens=_TOKENS * _REQUESTS,
+            max_running_requests=_REQUESTS,
+            mem_fraction_static=0.05,
+            context_length=_TOKENS,
+            disable_cuda_graph=True,
+            disable_radix_cache=True,
+            disable_overlap_schedule=True,
+            custom_weight_loader=[CUSTOM_LOADER],
+            nccl_port=_free_port(),
+            random_seed=seed,
+            log_level="error",
+        )
+        getattr(arguments, "resolve_once", lambda: None)()
+        compat.publish(arguments)
+        compat.initialize_layers(arguments)
+        one_batch.get_tokenizer = lambda *_, **__: None
+        one_batch.print = lambda *_, **__: None  # it tells the size of its cache
+        runner, _ = one_batch.load_model(arguments, PortArgs.init_new(arguments), 0, 0)
+        return getattr(runner, "torch_runner", runner)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -1,0 +1,59 @@
+"""Which of the learner's weights each live SGLang module holds, and in what grid."""
+
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import Any, Final
+
+from syncguard.engines import held
+from syncguard.engines.held import Held, dtype_of, grid_of
+from syncguard.engines.sglang.standins import mm_mxfp8
+from syncguard.observations import EngineLayer
+
+__all__ = ["held_weights", "kernel_of", "layer_table"]
+
+_PLAIN: Final = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
+
+# SGLang's models keep this mapping inside `load_weights`, where it cannot be read.
+_FUSED: Final = MappingProxyType(
+    {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+)
+
+
+def held_weights(model: Any) -> Iterator[Held]:
+    """Every weight of the learner that the model holds, fused parameters taken apart.
+
+    A tied head is the embedding's module under another path, and is given for both.
+    """
+    return held.held_weights(model.named_modules(remove_duplicate=False), _FUSED.get, _kind)
+
+
+def layer_table(model: Any, rank: int = 0) -> list[EngineLayer]:
+    """The layer table: what the live quantization methods and kernels say."""
+    return held.layer_table(held_weights(model), _describe, rank)
+
+
+def kernel_of(module: Any) -> Any:
+    """Which MXFP8 kernel SGLang chose for a layer, or none."""
+    method = getattr(module, "quant_method", None)
+    return method.mxfp8_dense_backend if getattr(method, "use_mxfp8", False) else None
+
+
+def _describe(module: Any) -> tuple[str, str, str]:
+    from sglang.srt.layers.quantization import fp8_utils
+
+    kernel = kernel_of(module)
+    dtype = grid_of(dtype_of(module))
+    if kernel is not None:
+        standin = getattr(fp8_utils, "flashinfer_mm_mxfp8", None) is mm_mxfp8
+        return f"{kernel.value}{' (stand-in)' if standin else ''}", "mxfp8", "mxfp8"
+    method = type(module.quant_method).__name__
+    return "", dtype if method in _PLAIN else f"unknown to syncguard ({method})", dtype
+
+
+def _kind(path: str, module: Any) -> str:
+    from sglang.srt.layers.linear import LinearBase
+    from sglang.srt.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+    if isinstance(module, VocabParallelEmbedding):
+        return "head" if path.rpartition(".")[2] == "lm_head" else "embedding"
+    return "linear" if isinstance(module, LinearBase) else "plain"

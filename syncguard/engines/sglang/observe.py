@@ -1,0 +1,64 @@
+"""Observations of a live SGLang model that need to know SGLang."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from syncguard.engines.held import Held
+from syncguard.engines.reading import Reader
+from syncguard.engines.sglang.layers import held_weights, kernel_of
+from syncguard.grids import canary, swizzle
+from syncguard.observations import QuantizedCanary
+from syncguard.probes import identity_rows
+
+__all__ = ["derived_names", "quantize_canary", "reader"]
+
+_SWIZZLED: Final = "weight_scale_inv_swizzled"
+
+
+def reader(model: Any) -> Reader:
+    """Reads one live SGLang model."""
+    return Reader(
+        tuple(held_weights(model)), "_scale_inv", lambda held: _serve(model, held), _derived
+    )
+
+
+def quantize_canary(model: Any) -> QuantizedCanary:
+    """See `syncguard.protocols.Engine.quantize_canary`: the method of the first MXFP8 layer."""
+    weight = canary()
+    held = next(held for held in held_weights(model) if kernel_of(held.module) is not None)
+    method = held.module.quant_method
+    layer: Any = torch.nn.Module()
+    layer.weight = torch.nn.Parameter(weight.clone(), requires_grad=False)
+    method._quantize_mxfp8_weights(layer)
+    served = torch.empty_like(weight)
+    for first, rows in identity_rows(weight.shape[1], weight.dtype):
+        served[:, first : first + len(rows)] = method.apply(layer, rows).T
+    return QuantizedCanary(layer.weight.data, layer.weight_scale_inv.data, served)
+
+
+def derived_names(module: Any) -> tuple[str, ...]:
+    """Names of the readable tensors that a layer's method derives for its kernel."""
+    return tuple(_derived(module))
+
+
+def _serve(model: Any, held: Held) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A head is served by the logits processor, whatever its method says."""
+
+    def serve(x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = (
+            model.logits_processor._compute_lm_head(x, held.module)
+            if held.kind == "head"
+            else held.module.quant_method.apply(held.module, x, bias=None)
+        )
+        return out
+
+    return serve
+
+
+def _derived(module: Any) -> dict[str, torch.Tensor]:
+    kernel = kernel_of(module)
+    if kernel is None or not (kernel.is_flashinfer_cutlass() or kernel.is_flashinfer_cutedsl()):
+        return {}
+    return {_SWIZZLED: swizzle(module.weight_scale_inv.data)}

@@ -1,0 +1,241 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from syncguard.campaign.result import validate
+from syncguard.reporting.html import is_page
+from tests.campaign.conftest import Plant, plant
+from tests.campaign.planted import IDLE, MUTE, STALE, TAME
+from tests.commands import Run
+
+__all__ = ["plant"]
+
+SITE = "model.layers.1.mlp.down_proj"
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "syncguard" / "campaigns"
+
+
+def test_a_campaign_writes_what_it_found(
+    run: Run, plant: Plant, tmp_path: Path, state: Path
+) -> None:
+    plant(STALE, MUTE)
+    path, page = tmp_path / "c.json", tmp_path / "c.html"
+    ran = run("campaign", "--healthy", "1", "--json", str(path), "--html", str(page))
+    assert ran.code == 0, ran.out
+    assert "exit code 0: every claimed fault was detected at the first sync" in ran.out
+    assert ran.err == ""  # no terminal, no bar
+    value = json.loads(path.read_text())
+    validate(value)
+    assert {cell["stage"] for cell in value["cells"]} == {"load", "late"}
+    assert all(cell["detected"] for cell in value["cells"])
+    assert value["healthy"]["runs"] == 1
+    assert is_page(page.read_text("utf-8"))
+    assert list(state.iterdir()) == []
+
+
+def test_a_replay_line_repeats_its_cell(run: Run, plant: Plant, tmp_path: Path) -> None:
+    import shlex
+
+    plant(STALE)
+    path = tmp_path / "c.json"
+    options = f"--sites {SITE} --stages late --healthy 0 --checks *probe".split()
+    assert run("campaign", *options, "--json", str(path)).code == 0
+    (cell,) = json.loads(path.read_text())["cells"]
+    command, *replay = shlex.split(cell["replay"])
+    assert command == "syncguard"
+    assert run(*replay, "--json", str(path)).code == 0
+    (again,) = json.loads(path.read_text())["cells"]
+    assert {**again, "cost_s": 0} == {**cell, "cost_s": 0}
+
+
+@pytest.mark.parametrize(("fault", "code"), [(TAME, 1), (IDLE, 4)])
+def test_the_exit_code_tells_the_outcome(run: Run, plant: Plant, fault: str, code: int) -> None:
+    plant(fault)
+    ran = run("campaign", "--healthy", "0")
+    assert ran.code == code
+    assert f"exit code {code}: " in ran.out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--faults", "planted-stall"], "--faults 'planted-stall' matches none of 1 names; did you "
+         "mean 'planted-stale'?\n  what to do: `syncguard list faults` names them all"),
+        (["--checks", "exact-prob"], "did you mean 'exact-probe'"),
+        (["--sites", "nowhere"], "--sites 'nowhere' matches none"),
+        (["--engine", "sglang"], "--engine 'sglang' is not one of stub, vllm"),
+        (["--stages", "early"], "--stages 'early' is not one of load, late"),
+        (["--no-faults", "--healthy", "0"], "leaves nothing to run"),
+        (["--json", "/nowhere/c.json"], "cannot write '/nowhere/c.json'"),
+        (["--html", "/nowhere/c.html"], "cannot write '/nowhere/c.html'"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_text_and_exits_with_2(
+    run: Run, plant: Plant, arguments: list[str], said: str
+) -> None:
+    plant(STALE)
+    ran = run("campaign", *arguments)
+    assert ran.code == 2
+    assert said in ran.err
+    assert ran.out == ""
+
+
+PLANTED = """
+import sys
+from tests.campaign.planted import planted
+from syncguard.cli import main
+sys.argv = ["syncguard", "campaign", *sys.argv[1:]]
+with planted(["planted-mute", "planted-hang"]):
+    main()
+"""
+OPTIONS = "--healthy 0 --seeds 2 -n 1 --faults planted-mute --faults planted-hang".split()
+
+
+def begun(session: Path) -> "subprocess.Popen[str]":
+    """A campaign of two cells that end and two that hang, when the first two are done."""
+    command = [sys.executable, "-c", PLANTED, *OPTIONS, "--session", str(session)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while not session.exists() or len(session.read_bytes().splitlines()) < 3:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return process
+
+
+def children(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in listed.split()]
+
+
+def test_a_killed_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
+    session = tmp_path / "s.ndjson"
+    process = begun(session)
+    left = children(process.pid)
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{child}").exists() and _alive(child) for child in left):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    again = subprocess.run(
+        [sys.executable, "-c", PLANTED, *OPTIONS, "--session", str(session), "--timeout", "1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    assert again.returncode == 4, again.stderr  # two cells hang
+    assert "2 taken from an earlier try" in again.stdout
+    assert "no result within 1 s" in again.stdout
+    assert not session.exists()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(tmp_path: Path) -> None:
+    session = tmp_path / "s.ndjson"
+    process = begun(session)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: all processes of the group
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert out == ""
+    assert err == (
+        "syncguard: interrupted; what is finished is kept: the same command goes on from there, "
+        "with --fresh it begins anew\n"
+    )
+    assert len(session.read_bytes().splitlines()) == 3
+
+
+def test_two_at_a_time_are_told_apart(tmp_path: Path) -> None:
+    session = tmp_path / "s.ndjson"
+    process = begun(session)
+    try:
+        second = subprocess.run(
+            [sys.executable, "-c", PLANTED, *OPTIONS, "--session", str(session)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        process.kill()
+        process.communicate()
+    assert second.returncode == 2
+    assert "is in use: another campaign with these options runs" in second.stderr
+
+
+def test_smoke_checks_the_stub(run: Run) -> None:
+    ran = run("smoke", "--engine", "stub")
+    assert ran.code == 0, ran.out
+    assert "model stub-dense" in " ".join(ran.out.split())
+    assert "exit code 0: all checks passed" in ran.out
+
+
+def test_smoke_arms_a_fault(run: Run, plant: Plant, tmp_path: Path) -> None:
+    plant(STALE)
+    path = tmp_path / "r.json"
+    ran = run(
+        "smoke", "--engine", "stub", "--syncs", "1", "--fault", f"{STALE}@{SITE}",
+        "--json", str(path),
+    )  # fmt: skip
+    assert ran.code == 1
+    report = json.loads(path.read_text())
+    failed = {v["condition"] for v in report["verdicts"] if v["status"] == "fail"}
+    assert "C3" in failed
+    assert report["notes"] == [f"fault {STALE}@{SITE} was armed and fired 1 times"]
+    assert "linear_kernel='twin'" in report["environment"]["engine"]["topology"]
+
+
+def test_smoke_with_a_fault_that_changes_nothing_proves_nothing(run: Run, plant: Plant) -> None:
+    plant(IDLE)
+    ran = run("smoke", "--engine", "stub", "--syncs", "1", "--fault", IDLE)
+    assert ran.code == 4
+    assert f"fault {IDLE}@engine fired on nothing, so this run proves nothing" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--fault", "planted-stall"], "did you mean 'planted-stale'"),
+        (["--fault", f"{STALE}@model.layers.9.mlp.down_proj"], f"did you mean '{SITE}'"),
+        (["--model", "stub-mo"], "model 'stub-mo' is none of the stub's; did you mean 'stub-moe'?"),
+        (["--path", "reload"], "syncs on path transfer only"),
+    ],
+)
+def test_smoke_names_what_it_does_not_know(
+    run: Run, plant: Plant, arguments: list[str], said: str
+) -> None:
+    plant(STALE)
+    ran = run("smoke", "--engine", "stub", *arguments)
+    assert ran.code == 2
+    assert said in ran.err
+
+
+def test_every_named_stub_can_be_made() -> None:
+    from syncguard.sides import STUB_MODELS, make_engine, make_learner, make_model
+
+    for name in STUB_MODELS:
+        model = make_model("stub", name, "mxfp8")
+        assert model.name == name
+        engine = make_engine("stub", model, "mxfp8", "transfer", 0)
+        assert {layer.weight for layer in make_learner(model, "mxfp8", 0).layers()}
+        assert engine.name == "stub"

@@ -1,0 +1,107 @@
+"""Identity rows make a serving path print its own weight; the other probes are what they say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+from syncguard.fingerprint import value_print
+from syncguard.grids import dequantize, quantize
+from syncguard.probes import block_rows, exact_prints, identity_rows, random_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def serving(weight: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A linear serving path that rounds its activations to MXFP8, as the native kernels do."""
+
+    def serve(rows: torch.Tensor) -> torch.Tensor:
+        padding = -rows.shape[1] % 32
+        padded = torch.nn.functional.pad(rows, (0, padding))
+        rounded = dequantize(*quantize(padded), dtype=torch.float32)
+        return (rounded[:, : rows.shape[1]] @ weight.float().T).to(rows.dtype)
+
+    return serve
+
+
+def a_weight(outputs: int, features: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(features)
+    return torch.randn(outputs, features, generator=generator).to(dtype)
+
+
+@pytest.mark.parametrize("features", [1, 32, 256, 257])
+@pytest.mark.parametrize("chunk", [1, 100, 256])
+def test_identity_rows_make_up_the_identity(features: int, chunk: int) -> None:
+    firsts, rows = zip(*identity_rows(features, torch.bfloat16, chunk), strict=True)
+    assert all(0 < len(part) <= chunk for part in rows)
+    assert list(firsts) == np.cumsum([0, *map(len, rows)])[:-1].tolist()
+    torch.testing.assert_close(torch.cat(rows), torch.eye(features, dtype=torch.bfloat16))
+
+
+# 300 features take two chunks; 33 bfloat16 elements are not whole granules of 8 bytes.
+@pytest.mark.parametrize("features", [1, 33, 64, 300, 512])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_exact_prints_are_those_of_the_weight(features: int, dtype: torch.dtype) -> None:
+    weight = a_weight(9, features, dtype)
+    prints = exact_prints(serving(weight), features, dtype)
+    np.testing.assert_array_equal(prints, value_print(weight), strict=True)
+
+
+@pytest.mark.parametrize("column", [0, 255, 256, 299])
+def test_exact_prints_see_one_element_off_by_the_least(column: int) -> None:
+    weight = a_weight(9, 300)
+    stale = weight.clone()
+    stale.view(torch.int16)[4, column] += 1
+    differ = exact_prints(serving(stale), 300, torch.bfloat16) != value_print(weight)
+    assert np.flatnonzero(differ).tolist() == [4]
+
+
+def test_exact_prints_see_exchanged_columns() -> None:
+    weight = a_weight(9, 300)
+    exchanged = weight.roll(150, dims=1)
+    differ = exact_prints(serving(exchanged), 300, torch.bfloat16) != value_print(weight)
+    assert differ.all()
+
+
+def test_exact_prints_do_not_see_the_sign_of_zero() -> None:
+    weight = a_weight(3, 64)
+    weight[1, 5] = -0.0
+    prints = exact_prints(serving(weight), 64, torch.bfloat16)
+    np.testing.assert_array_equal(prints, value_print(weight))
+
+
+def test_exact_prints_compare_what_is_served_in_the_models_dtype() -> None:
+    weight = a_weight(9, 64)
+
+    def serve_float32(rows: torch.Tensor) -> torch.Tensor:
+        return rows.float() @ weight.float().T
+
+    prints = exact_prints(serve_float32, 64, torch.bfloat16)
+    np.testing.assert_array_equal(prints, value_print(weight))
+
+
+def test_random_rows_are_the_same_on_both_sides() -> None:
+    rows = random_rows(64, 256, seed=3, dtype=torch.bfloat16)
+    assert rows.shape == (64, 256)
+    assert rows.dtype == torch.bfloat16
+    assert torch.equal(rows, random_rows(64, 256, seed=3, dtype=torch.float32).bfloat16())
+    assert not torch.equal(rows, random_rows(64, 256, seed=4, dtype=torch.bfloat16))
+    # 16,384 draws: the mean within 5 of its standard deviations, 1/128.
+    assert rows.float().mean().abs() < 5 / 128
+    assert rows.float().std() == pytest.approx(1, abs=0.05)
+
+
+def test_block_rows_hold_signs_in_one_block_each() -> None:
+    rows = block_rows(96, seed=1, dtype=torch.bfloat16)
+    blocks = rows.view(3, 3, 32)
+    torch.testing.assert_close(blocks.abs().amin(2), torch.eye(3, dtype=torch.bfloat16))
+    torch.testing.assert_close(blocks.abs().amax(2), torch.eye(3, dtype=torch.bfloat16))
+    assert (rows.sum(1).abs() < 32).all(), "both signs occur"
+    assert torch.equal(rows, block_rows(96, seed=1, dtype=torch.bfloat16))
+    assert not torch.equal(rows, block_rows(96, seed=2, dtype=torch.bfloat16))
+    elements, scales = quantize(rows)
+    assert torch.equal(dequantize(elements, scales), rows), "the grid holds them exactly"
