@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = ["keys", "prints"]
 
-# Granules of a job, 2 MiB at 8 bytes: a tenth of a millisecond, so that a thread that has to wait
+# Granules of a job, 4 MiB at 8 bytes: a fifth of a millisecond, so that a thread that has to wait
 # for a core holds up little. One thread can nearly use up the memory of two cores, so a second
 # pays late; with many cores, large tensors have jobs for all.
-_JOB: Final = 1 << 18
-_JOBS_PER_THREAD: Final = 8
+_JOB: Final = 1 << 19
+_JOBS_PER_THREAD: Final = 4
 
 # Granules of a row worked on at once: their keys, 64 KiB, stay in cache while row after row uses
 # them. Shorter pieces of rows would make the memory jump and halve the speed. A few rows use keys
@@ -57,68 +57,76 @@ def prints(
 ) -> NDArray[np.uint64]:
     """Print the parts of rows; see `_fingerprint_numpy.prints`."""
     rows, columns = matrix.shape
-    width = matrix.element_size()
+    down, along = matrix.stride()
+    width = matrix.itemsize
     count = columns * width // granule
+    request = _Request(count, granule, position, part, signs)
     out = np.zeros((rows, -(-count // part)), np.uint64)
+    if along == 1:
+        _print_rows(matrix.data_ptr(), down * width, request, out)
+        return out
     done = 0
-    if matrix.stride(0) == 1 < matrix.stride(1) and width <= granule and part >= count:
+    if down == 1 < along and width <= granule and part >= count:
         done = rows // _LANES * _LANES
-        _print_neighbours(matrix[:done], granule, position, signs, out[:done])
+        _print_neighbours(matrix[:done], request, out[:done])
     for octets in byte_rows(matrix[done:]):
-        _print_rows(octets, granule, position, part, signs, out[done : done + len(octets)])
-        done += len(octets)
+        last = done + octets.shape[0]
+        _print_rows(octets.data_ptr(), octets.stride(0), request, out[done:last])
+        done = last
     return out
 
 
 def keys(first: int, count: int) -> NDArray[np.uint64]:
     """Return the keys of `count` positions from `first` on."""
     if first + count <= _KEPT_KEYS:
-        return _kept_keys()[first : first + count]
+        return _kept_keys()[0][first : first + count]
     made = np.empty(count, np.uint64)
     _fingerprint_kernels.fill_keys(first, made)
     return made
 
 
 @functools.cache
-def _kept_keys() -> NDArray[np.uint64]:
+def _kept_keys() -> tuple[NDArray[np.uint64], int]:
+    """Return the keys from position 0 on, and their address."""
     made = np.empty(_KEPT_KEYS, np.uint64)
     _fingerprint_kernels.fill_keys(0, made)
     made.flags.writeable = False
-    return made
+    return made, made.ctypes.data
 
 
-def _print_rows(
-    octets: torch.Tensor,
-    granule: int,
-    position: int,
-    part: int,
-    signs: int,
-    out: NDArray[np.uint64],
-) -> None:
-    """Add the prints of contiguous rows, uint8 [rows, bytes], to `out` [rows, parts]."""
-    rows, width = octets.shape
-    address, stride = octets.data_ptr(), octets.stride(0)
-    limit = _LONG_SEGMENT if rows < _FEW_ROWS else _SEGMENT
+class _Request(NamedTuple):
+    """How many granules a row has, and the arguments of `prints` that are not the matrix."""
+
+    granules: int
+    granule: int
+    position: int
+    part: int
+    signs: int
+
+
+def _print_rows(address: int, stride: int, request: _Request, out: NDArray[np.uint64]) -> None:
+    """Add the prints of contiguous rows to `out` [rows, parts], which is contiguous."""
+    count, granule, position, part, signs = request
+    rows = out.shape[0]
+    kinds = _KINDS[8 * granule], _KINDS[signs]
+    if count <= min(part, _SEGMENT) and rows * count <= _JOB and position + count <= _KEPT_KEYS:
+        # Most tensors are small, and then what follows takes longer than the kernel.
+        held = _kept_keys()[1] + 8 * position
+        _fingerprint_kernels.add_prints(*kinds, address, stride, held, count, out)
+        return
     jobs = [
         (row, min(row + step, rows), cut)
-        for cut in segments(width // granule, part, limit)
+        for cut in segments(count, part, _LONG_SEGMENT if rows < _FEW_ROWS else _SEGMENT)
         for step in (max(1, _JOB // (cut.size * cut.parts)),)
         for row in range(0, rows, step)
     ]
 
     def run(job: tuple[int, int, Segment]) -> NDArray[np.uint64]:
         first, last, cut = job
-        own_keys = keys(position + cut.start, cut.size * cut.parts)
+        held = keys(position + cut.start, cut.size * cut.parts)
         sums = np.zeros((last - first, cut.parts), np.uint64)
-        _fingerprint_kernels.add_prints(
-            _KINDS[8 * granule],
-            _KINDS[signs],
-            address + first * stride + cut.start * granule,
-            stride,
-            own_keys.ctypes.data,
-            cut.size,
-            sums,
-        )
+        start = address + first * stride + cut.start * granule
+        _fingerprint_kernels.add_prints(*kinds, start, stride, held.ctypes.data, cut.size, sums)
         return sums
 
     # Jobs may share sums, so they are put together here and not where the kernels run.
@@ -126,14 +134,11 @@ def _print_rows(
         out[first:last, cut.part : cut.part + cut.parts] += sums
 
 
-def _print_neighbours(
-    matrix: torch.Tensor, granule: int, position: int, signs: int, out: NDArray[np.uint64]
-) -> None:
+def _print_neighbours(matrix: torch.Tensor, request: _Request, out: NDArray[np.uint64]) -> None:
     """Add the prints of a matrix whose columns are contiguous to `out` [rows, 1]."""
-    rows, columns = matrix.shape
-    width = matrix.element_size()
-    count = columns * width // granule
-    own_keys = keys(position, count)
+    count, granule, position, _, signs = request
+    rows, width = out.shape[0], matrix.itemsize
+    held = keys(position, count)
     step = max(1, _JOB // (count * _NEIGHBOURS)) * _NEIGHBOURS
 
     def run(first: int) -> None:
@@ -143,7 +148,7 @@ def _print_neighbours(
             _KINDS[signs],
             matrix.data_ptr() + first * width,
             matrix.stride(1) * width,
-            own_keys.ctypes.data,
+            held.ctypes.data,
             count,
             out[first:].ctypes.data,
             min(step, rows - first),

@@ -179,18 +179,18 @@ def explain(name: str) -> Explanation:
 
 
 def _known() -> dict[str, Callable[[], Explanation]]:
+    """Names in small letters; of two things with one name the later one counts."""
     known: dict[str, Callable[[], Explanation]] = {}
+    for condition in CONDITIONS.values():
+        known[condition.name.lower()] = known[condition.id.lower()] = (
+            lambda condition=condition: _condition(condition)  # type: ignore[misc]
+        )
     for number in sorted({met for each in FAULTS.values() for met in each.met}):
         known[number.lower()] = lambda number=number: _report(number)  # type: ignore[misc]
     for fault in FAULTS.values():
         known[fault.name.lower()] = lambda fault=fault: _fault(fault)  # type: ignore[misc]
     for check in CHECKS.values():
         known[check.name.lower()] = lambda check=check: _check(check)  # type: ignore[misc]
-    known[OBSERVABILITY] = lambda: _condition(CONDITIONS["C7"])
-    for condition in CONDITIONS.values():
-        known[condition.id.lower()] = known[condition.name.lower()] = (
-            lambda condition=condition: _condition(condition)  # type: ignore[misc]
-        )
     return known
 
 

@@ -14,6 +14,7 @@ Two processes find where tensors differ without moving them: they compare `row_p
 from __future__ import annotations
 
 import functools
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -130,7 +131,7 @@ def block_prints(
         ValueError: As `row_prints`, there is no such row, or a block cuts a granule.
     """
     shape = tensor.shape[:-1] or (1,)
-    total = int(np.prod(shape))
+    total = math.prod(shape)
     if any(not 0 <= row < total for row in rows):
         raise ValueError(f"rows {list(rows)} of a tensor with {total} rows, counted from 0")
     whole = tensor.detach().reshape(1, -1) if tensor.ndim < 2 else tensor.detach()
@@ -138,7 +139,7 @@ def block_prints(
     # Not torch.stack of the rows themselves: it lacks some dtypes.
     octets = [row.contiguous().view(torch.uint8) for row in picked]
     signs = sign_bits(tensor.dtype) if values else 0
-    width = tensor.element_size()
+    width = tensor.itemsize
     chosen = torch.stack(octets) if octets else torch.empty(0, whole.shape[-1] * width).byte()
     return _prints(chosen, granule, first, signs, block * width)
 
@@ -174,11 +175,13 @@ def _prints(
     tensor: torch.Tensor, granule: int | None, first: int, signs: int, block: int | None
 ) -> NDArray[np.uint64]:
     """Print blocks of bytes of rows, or whole rows; returns uint64 [rows, blocks]."""
-    tensor = tensor.detach()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     if tensor.ndim < 2:
         tensor = tensor.reshape(1, -1)
-    width = tensor.shape[-1] * tensor.element_size()
-    size = granule or next(size for size in _GRANULES if width % size == 0)
+    width = tensor.shape[-1] * tensor.itemsize
+    # The lowest bit of a number is the largest power of two that divides it.
+    size = granule or min(GRANULE, width & -width) or GRANULE
     parts = 1 if block is None else -(-width // max(block, 1))
     block = max(width, size) if block is None else block
     if size not in _GRANULES or width % size or first % size or block % size or block < 1:
@@ -186,13 +189,12 @@ def _prints(
             f"a row of {width} bytes from byte {first} in blocks of {block} is not a whole number "
             f"of granules of {size}: give a granule of 1, 2, 4 or 8 bytes that divides all three"
         )
-    rows = int(np.prod(tensor.shape[:-1]))
     if not tensor.numel():
-        return np.zeros((rows, parts), np.uint64)
+        return np.zeros((math.prod(tensor.shape[:-1]), parts), np.uint64)
     backend = _backend(tensor.device.type)
-    pieces = [
+    pieces: list[NDArray[np.uint64]] = [
         backend.prints(matrix, size, first // size, block // size, signs)
-        for matrix in matrices(tensor)
+        for matrix in ((tensor,) if tensor.ndim == 2 else matrices(tensor))
     ]
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 

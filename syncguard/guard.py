@@ -37,6 +37,7 @@ _HISTORY = 4
 _OPTIONAL_BEFORE = (
     ("preserved_before", "_engine", "preserved"),
     ("learner_state_before", "_learner", "state"),
+    ("served_before", "_engine", "served_requests"),
 )
 """Name of an observation before the sync, side, and the capability of it that not all have."""
 
@@ -119,6 +120,7 @@ class Guard:
             step: The optimizer step before this sync, for the report.
             start_cold: Starts another engine on the learner's weights, to compare with.
         """
+        started = time.perf_counter()
         self._number += 1
         same_weights = same_weights and self._delivered
         before, failures = self._observe_before(poison, same_weights)
@@ -133,6 +135,7 @@ class Guard:
             layers_before=before.get("engine_layers_before", ()),
             preserved_before=before.get("preserved_before"),
             learner_before=before.get("learner_state_before"),
+            served_before=before.get("served_before"),
             exported=exported,
             poisoned=before.get("poisoned"),
             failures=failures,
@@ -161,6 +164,7 @@ class Guard:
             tensors=tensors,
             bytes=nbytes,
             seconds=record.seconds,
+            checks_s=max(0.0, time.perf_counter() - started - record.seconds),
             error=record.error,
             step=step,
         )

@@ -28,6 +28,7 @@ from syncguard.observations import (
     QuantizedCanary,
     Rotation,
     Samples,
+    ServedRequest,
     StoredTensor,
     SyncRecord,
     Unreadable,
@@ -60,6 +61,7 @@ class SyncContext:
         layers_before: The engine's layer table before; empty if not taken.
         preserved_before: Fingerprints of what no sync brings, before; none if not taken.
         learner_before: The learner's state before; none if not taken.
+        served_before: Requests that the engine had answered before; none if not taken.
         exported: Name on the wire to the fingerprint of the tensor that was sent.
         poisoned: What poisoning left, if the engine was poisoned.
         failures: Name of an observation that was to be made before the sync to why it failed.
@@ -79,6 +81,7 @@ class SyncContext:
     layers_before: Sequence[EngineLayer] = ()
     preserved_before: Mapping[str, int] | None = None
     learner_before: Mapping[str, int] | None = None
+    served_before: Sequence[ServedRequest] | None = None
     exported: Mapping[str, int] = field(default_factory=dict)
     poisoned: Poisoned | None = None
     turns: Turns | None = None
@@ -396,6 +399,7 @@ _OBSERVERS: Final[dict[str, Callable[[View], Any]]] = {
     "random_probe": _random_probe,
     "rederived": lambda view: view.engine.rederive(),
     "rotation": _rotation,
+    "served_before": lambda view: view.context.served_before,
     "served_requests": lambda view: _optional(view.engine, "served_requests"),
     "same_weights": lambda view: view.context.same_weights,
     "samples": _samples,

@@ -64,6 +64,7 @@ class SyncSummary:
         tensors: Tensors that were sent.
         bytes: Bytes that were sent.
         seconds: How long the sync took.
+        checks_s: How long all observations and checks around it took.
         error: What went wrong; empty if nothing did.
         step: The optimizer step that the learner took before it, if it took one.
     """
@@ -76,6 +77,7 @@ class SyncSummary:
     tensors: int = 0
     bytes: int = 0
     seconds: float = 0.0
+    checks_s: float = 0.0
     error: str = ""
     step: StepReport | None = None
 
@@ -204,6 +206,7 @@ def _plain(environment: Environment) -> dict[str, Any]:
 def _sync_to_json(sync: SyncSummary) -> dict[str, Any]:
     value = asdict(sync)
     value["seconds"] = real_to_json(sync.seconds)
+    value["checks_s"] = real_to_json(sync.checks_s)
     if sync.step is not None:
         value["step"] = {name: real_to_json(real) for name, real in value["step"].items()}
     return value
@@ -212,6 +215,7 @@ def _sync_to_json(sync: SyncSummary) -> dict[str, Any]:
 def _sync_from_json(value: Mapping[str, Any]) -> SyncSummary:
     known = {each.name: value[each.name] for each in fields(SyncSummary)}
     known["seconds"] = float(value["seconds"])
+    known["checks_s"] = float(value["checks_s"])
     if (step := value["step"]) is not None:
         known["step"] = StepReport(
             **{each.name: float(step[each.name]) for each in fields(StepReport)}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["SEAM_NAMES", "Seam", "Seams"]
+__all__ = ["SEAM_NAMES", "STAND_IN", "Seam", "Seams"]
 
 SEAM_NAMES: Final = (
     "admit",  # may the engine serve now
@@ -45,6 +45,9 @@ SEAM_NAMES: Final = (
 )
 """Names of seams that an engine or a learner may offer; sites are named after what they serve."""
 
+STAND_IN: Final = "syncguard_stand_in"
+"""Attribute of a function that stands in for another: what it holds is no state of an engine."""
+
 _MISSING: Final = object()
 
 
@@ -80,6 +83,7 @@ class Seam:
         replacement = self._limited(original, make_wrapper(original))
         if isinstance(replacement, types.FunctionType):
             functools.update_wrapper(replacement, original)
+            vars(replacement)[STAND_IN] = True
         held = vars(self.owner).get(self.attribute, _MISSING)
         setattr(self.owner, self.attribute, replacement)
         try:

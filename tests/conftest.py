@@ -6,6 +6,8 @@ import pytest
 from syncguard.cli import main
 from tests.commands import Ran, Run
 
+pytest_plugins = ["pytester"]
+
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:

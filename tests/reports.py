@@ -76,7 +76,7 @@ def verdicts(draw: st.DrawFn) -> Verdict:
 
 steps = st.builds(StepReport, *[reals] * 5)
 syncs = st.builds(
-    SyncSummary, counts, texts, texts, texts, counts, counts, counts, reals, texts,
+    SyncSummary, counts, texts, texts, texts, counts, counts, counts, reals, reals, texts,
     st.none() | steps,
 )  # fmt: skip
 reports = st.builds(

@@ -70,8 +70,8 @@ def parts(name: str) -> dict[str, str]:
 def test_a_condition_is_explained(plant: Plant) -> None:
     plant(STALE)
     for name in ("C3", "c3", "Derived State"):
-        told = explain(name)
-        assert (told.kind, told.title) == ("condition", "C3 derived state")
+        found = explain(name)
+        assert (found.kind, found.title) == ("condition", "C3 derived state")
     told = parts("C3")
     assert told["what it says"] == CONDITIONS["C3"].statement
     assert "exact-probe" in told["checked by"]

@@ -10,7 +10,7 @@ from syncguard.guard import Guard
 from syncguard.reporting import Broadcast
 from syncguard.verdict import Verdict
 
-__all__ = ["AGAIN", "ARMED_LATE", "FIRST", "SMOKE", "Turn", "Syncs"]
+__all__ = ["AGAIN", "ARMED_LATE", "FIRST", "SMOKE", "Syncs", "Turn"]
 
 LEARNING_RATE: Final = 1e-6
 

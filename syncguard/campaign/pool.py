@@ -16,7 +16,7 @@ import tempfile
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final, Generic, TypeVar
 
@@ -149,10 +149,11 @@ def _fork(job: Job, work: Work, pipes: Sequence[int]) -> "_Child[Job]":
     reading, writing = os.pipe()
     output = tempfile.TemporaryFile()  # noqa: SIM115 - the parent reads it when the child is dead
     parent = os.getpid()
-    with warnings.catch_warnings():
-        # Of threads: those of libraries are idle, and a child uses none of them.
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with _undisturbed():
         pid = os.fork()
+        if not pid:
+            # Ctrl-C reaches the whole group of processes; the parent ends its children itself.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not pid:
         code = 1
         try:
@@ -174,9 +175,20 @@ def _fork(job: Job, work: Work, pipes: Sequence[int]) -> "_Child[Job]":
     return _Child(job, pid, reading, output)
 
 
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold Ctrl-C back while forking: the hooks that run then swallow what it raises."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with warnings.catch_warnings():
+            # Of threads: those of libraries are idle, and a child uses none of them.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
 def _become_child(parent: int, output: BinaryIO, pipes: Sequence[int]) -> None:
-    # Ctrl-C reaches the whole group of processes; the parent ends its children itself.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(AttributeError, OSError):  # where there is such a thing
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

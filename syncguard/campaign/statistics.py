@@ -66,7 +66,8 @@ class FaultRow:
         fault: Its name.
         breaks: Conditions that it violates.
         cells: Its cells.
-        seen_by: Check to the number of cells in which it failed, the busiest first.
+        seen_by: Check to the number of cells in which it failed; those that claim the fault come
+            first, then the busiest.
     """
 
     fault: str
@@ -120,7 +121,8 @@ def fault_rows(cells: Iterable[Cell]) -> list[FaultRow]:
         for cell in group:
             for check in cell.seen_at:
                 seen[check] = seen.get(check, 0) + 1
-        ordered = dict(sorted(seen.items(), key=lambda item: -item[1]))
+        claims = group[0].claimed_by
+        ordered = dict(sorted(seen.items(), key=lambda item: (item[0] not in claims, -item[1])))
         rows.append(FaultRow(name, group[0].breaks, tuple(group), ordered))
     return sorted(rows, key=lambda row: -_BADNESS.index(row.outcome))
 

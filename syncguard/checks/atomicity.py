@@ -12,15 +12,18 @@ __all__ = ["exclusive_sync"]
 
 @check("exclusive-sync", "C11")
 def exclusive_sync(
-    sync_record: SyncRecord, served_requests: Sequence[ServedRequest] | None, admits: bool | None
+    sync_record: SyncRecord,
+    served_before: Sequence[ServedRequest] | None,
+    served_requests: Sequence[ServedRequest] | None,
+    admits: bool | None,
 ) -> Judgement:
     """No request was answered while the sync was open, nor would be after it failed.
 
     Answers from half-updated weights are of no policy at all, and a prefix cache spreads them.
     """
-    if served_requests is None or admits is None:
+    if served_before is None or served_requests is None or admits is None:
         return not_run(Reason.NOT_APPLICABLE, "the engine keeps no record of when it served")
-    during = [request for request in served_requests if request.sync == sync_record.number]
+    during = [request for request in served_requests[len(served_before) :] if request.sync]
     coverage = Coverage(1, 1)
     if during or (sync_record.error and admits):
         got = (

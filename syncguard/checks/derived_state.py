@@ -35,22 +35,26 @@ def exact_probe_check(
     weight that the kernel computes with, through whatever layout it reads. No tolerance, no
     knowledge of the layout. Every copy of a weight counts, on each rank and replica.
     """
-    served = {layer.weight for layer in learner_layers if layer.kind in MATRICES}
-    wanted = {weight: rows for weight, rows in learner_values.items() if weight in served}
+    served = [layer.weight for layer in learner_layers if layer.kind in MATRICES]
+    wanted = {weight: learner_values[weight] for weight in served if weight in learner_values}
     if not wanted or not exact_probe:
         return not_run(Reason.MISSING_INPUT, "there is no layer to probe")
     given = answers(learner_layers, exact_probe)
     wrong: dict[str, str] = {}
-    unseen = {weight: "the learner gave no values" for weight in served - learner_values.keys()}
+    unseen: dict[str, str] = {}
     checked = nbytes = total = 0
-    for weight, expected in wanted.items():
+    for weight in served:
         size = learner_prints[weight].nbytes if weight in learner_prints else 0
         total += size
-        blind = {} if given[weight] else {weight: "no serving path was found"}
-        for key, got in given[weight].items():
+        blind: dict[str, str] = {}
+        if weight not in wanted or not given[weight]:
+            blind[weight] = (
+                "no serving path was found" if weight in wanted else "the learner gave no values"
+            )
+        for key, got in given[weight].items() if weight in wanted else ():
             if not isinstance(got, WeightPrint):
                 blind[key] = got.why
-            elif text := _deviation(got.rows["values"], expected):
+            elif text := _deviation(got.rows["values"], wanted[weight]):
                 wrong[key] = text + _origin(got, weight, wanted, value_history)
         unseen |= blind
         checked += not blind
@@ -152,8 +156,8 @@ def random_probe_check(
     evidence = [("relative Frobenius error, largest", f"{largest:.4f}")]
     if not bad:
         return passed(
-            f"the outputs of {counted(len(random_probe), 'layer is', 'layers are')} within "
-            "rounding of the emulation",
+            f"{counted(len(random_probe), 'layer gives', 'layers give')} what the emulation gives, "
+            "within rounding",
             coverage,
             measured=worst.worst,
             bound=1.0,

@@ -84,14 +84,19 @@ class Difference:
         return self.only_zero_blocks or self.other_format
 
     def narrowed(self, count: int) -> "Difference":
-        """The same with at most ``count`` of many sampled rows, first those that differ in value.
+        """The same with at most ``count`` of many sampled rows, the worst of them.
 
-        Both sides have the same form, else no more than a few rows are sampled to begin with.
+        Rows whose values differ are worse than those whose elements are only encoded otherwise,
+        and these than rows of which only scales differ. Both sides have the same form, else no
+        more than a few rows are sampled to begin with.
         """
         if len(self.sampled) <= count:
             return self
-        differ = (_values(self.learner) != _values(self.engine)).any(-1)
-        kept = torch.argsort(differ.int(), descending=True, stable=True)[:count]
+        values = (_values(self.learner) != _values(self.engine)).any(-1)
+        main = "elements" if "elements" in self.learner else "values"
+        encoded = (_octets(self.learner[main]) != _octets(self.engine[main])).any(-1)
+        badness = 2 * values.int() + encoded.int()
+        kept = torch.argsort(badness, descending=True, stable=True)[:count]
         return replace(
             self,
             sampled=tuple(self.sampled[int(row)] for row in kept),

@@ -99,9 +99,13 @@ def _grids(learner: LearnerLayer, engine: Sequence[EngineLayer], ranks: set[int]
         by_grid[layer.grid].add(layer.rank)
     told = []
     for grid, on in sorted(by_grid.items()):
-        where = f" on rank {listed([str(rank) for rank in sorted(on)])}" if len(ranks) > 1 else ""
+        where = f" on {_ranks(on)}" if len(ranks) > 1 else ""
         told.append(f"{grid}{where}")
     return f"learner {learner.grid}, engine {' and '.join(told)}"
+
+
+def _ranks(ranks: set[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed(list(map(str, sorted(ranks))))}"
 
 
 def _message(

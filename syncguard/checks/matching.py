@@ -32,7 +32,8 @@ def answers(learner_layers: Sequence[LearnerLayer], given: Answers) -> dict[str,
     by_weight: dict[str, dict[str, WeightPrint | Unreadable]] = defaultdict(dict)
     for key, answer in given.items():
         by_weight[answer.weight][key] = answer
-    return {
-        layer.weight: by_weight.get(layer.weight) or by_weight.get(layer.tied_to, {})
-        for layer in learner_layers
-    }
+    names = {layer.weight: layer.weight for layer in learner_layers}
+    for layer in learner_layers:
+        if layer.tied_to and layer.weight not in by_weight:
+            names[layer.weight] = layer.tied_to
+    return {weight: by_weight.get(name, {}) for weight, name in names.items()}

@@ -27,9 +27,7 @@ def fresh_at_use(
     """
     if sync_record.error or prints_at_use is None:
         return not_run(Reason.NOT_APPLICABLE, "the sync failed, so no request was made")
-    readable = {
-        key: held for key, held in weight_prints.items() if isinstance(held, WeightPrint)
-    }
+    readable = {key: held for key, held in weight_prints.items() if isinstance(held, WeightPrint)}
     if not readable:
         return not_run(Reason.MISSING_INPUT, "the engine reported no weight that can be read")
     wrong = {

@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from syncguard.seams import STAND_IN
+
 __all__ = ["Walk"]
 
 _ATOMS: Final = (
@@ -108,6 +110,8 @@ class Walk:
 
     def _callable(self, value: Any, path: str, kind: str) -> Iterable[_Place] | None:
         """What a callable holds; none if it is an object like any other."""
+        if STAND_IN in getattr(value, "__dict__", ()):
+            return ()
         if isinstance(value, types.FunctionType):
             self._remember_module(value.__module__)
             return _function(value, path)

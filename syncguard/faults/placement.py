@@ -89,7 +89,7 @@ def expert_placement_ignored(world: World, site: str) -> Iterator[None]:
 @fault(
     "expert-placement-reset",
     breaks="C13 C2",
-    claimed_by="placement weight-bytes",
+    claimed_by="placement preserved-state weight-bytes weight-values",
     seam="finish",
     topology=_BALANCED,
     met="W49",

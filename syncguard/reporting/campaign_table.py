@@ -35,7 +35,8 @@ OUTCOMES: Final = {
 """A word and a style for each outcome."""
 
 _LISTED: Final = 20
-_SEEN_BY: Final = 2
+_NAME: Final = 34
+"""Columns for the longest name of a fault; the usual terminal has 80 in all."""
 
 
 def render_campaign(result: CampaignResult) -> RenderableType:
@@ -134,7 +135,8 @@ def _plain_table() -> Table:
 
 def _fault_table(rows: Sequence[FaultRow]) -> Table:
     table = _plain_table()
-    table.add_column("fault", overflow="fold")
+    width = min(_NAME, max(len(row.fault) for row in rows))
+    table.add_column("fault", overflow="fold", min_width=width)
     table.add_column("breaks", overflow="fold", min_width=6)
     table.add_column("outcome", no_wrap=True)
     for heading in ("cells", "syncs"):
@@ -142,6 +144,8 @@ def _fault_table(rows: Sequence[FaultRow]) -> Table:
     table.add_column("seen by", overflow="fold", style="dim")
     for row in rows:
         word, style = OUTCOMES[row.outcome]
+        if row.outcome is Outcome.SURVIVED and not row.cells[0].claimed_by:
+            word, style = "unclaimed", "yellow"
         table.add_row(
             row.fault,
             " ".join(row.breaks),
@@ -158,8 +162,7 @@ def _seen_by(row: FaultRow) -> str:
         check if count == len(row.cells) else f"{check} ({count})"
         for check, count in row.seen_by.items()
     ]
-    more = [f"{len(seen) - _SEEN_BY} more"] if len(seen) > _SEEN_BY else []
-    return ", ".join([*seen[:_SEEN_BY], *more])
+    return " +".join([*seen[:1], *([str(len(seen) - 1)] if len(seen) > 1 else [])])
 
 
 def _check_table(rows: Sequence[CheckRow]) -> Table:

@@ -85,6 +85,7 @@ def _sync(sync: SyncSummary) -> Text:
     line.append(told, "not bold")
     if sync.served_version != sync.version:
         line.append(f", asked for {sync.version}", STYLES[Status.NOT_RUN])
+    line.append(f"; checks {numbers.seconds(sync.checks_s)}", "not bold")
     if (step := sync.step) is not None:
         line.append(
             f"; the step (learning rate {step.learning_rate:g}, loss {step.loss:.3g}) changed "

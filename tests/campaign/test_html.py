@@ -104,7 +104,7 @@ def test_the_matrix_reads_without_colour(result: CampaignResult) -> None:
     labels = [
         attributes["aria-label"] for attributes in read.all("button") if "aria-label" in attributes
     ]
-    assert f"exact-probe sees it in 2 of 2 cells (claimed)" in labels
+    assert "exact-probe sees it in 2 of 2 cells (claimed)" in labels
     assert "published-random-probe sees it in 1 of 2 cells" in labels
     assert "exact-probe claims it and does not see it" in labels
     assert "weight-bytes does not see it" in labels

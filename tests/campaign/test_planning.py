@@ -69,8 +69,7 @@ def test_nothing_to_run_is_told() -> None:
 def test_unknown_names_are_met_with_near_ones(options: dict[str, object], text: str) -> None:
     chosen = CampaignOptions(**options)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=text):
-        chosen_checks(chosen)
-        plan(chosen, SITES)
+        (chosen_checks(chosen), plan(chosen, SITES))
 
 
 @pytest.mark.parametrize(

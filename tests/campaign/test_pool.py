@@ -12,6 +12,11 @@ def run(jobs: list[Any], work: Any, timeout_s: float = 30, workers: int = 2) -> 
     return dict(run_jobs(jobs, work, workers=workers, timeout_s=timeout_s))
 
 
+def slept(seconds: float) -> dict[str, Any]:
+    time.sleep(seconds)
+    return {}
+
+
 def test_every_job_has_a_process_of_its_own() -> None:
     results = run(list(range(5)), lambda job: {"job": job, "pid": os.getpid()})
     assert [results[job]["job"] for job in range(5)] == list(range(5))
@@ -44,7 +49,7 @@ def test_a_dead_child_costs_its_job_only() -> None:
 
 def test_a_hanging_child_is_killed() -> None:
     began = time.monotonic()
-    results = run([60, 0], lambda job: time.sleep(job) or {}, timeout_s=0.5)
+    results = run([60, 0], slept, timeout_s=0.5)
     assert results[0] == {}
     assert results[60].why == "no result within 0.5 s"
     assert results[60].seconds >= 0.5
@@ -101,9 +106,6 @@ def test_no_descriptor_is_left() -> None:
 
 def test_it_tells_that_it_waits() -> None:
     ticks: list[None] = []
-    jobs = run_jobs(
-        [0], lambda job: time.sleep(0.5) or {}, workers=1, timeout_s=30,
-        on_wait=lambda: ticks.append(None),
-    )  # fmt: skip
-    assert not isinstance(dict(jobs)[0], Lost)
+    jobs = run_jobs([0.5], slept, workers=1, timeout_s=30, on_wait=lambda: ticks.append(None))
+    assert not isinstance(dict(jobs)[0.5], Lost)
     assert len(ticks) >= 2

@@ -75,7 +75,7 @@ def test_a_foreign_file_is_never_overwritten(tmp_path: Path, text: str) -> None:
     path = tmp_path / "s.ndjson"
     path.write_text(text)
     for fresh in (False, True):
-        with pytest.raises(UsageError, match="will not overwrite .* no campaign's session"):
+        with pytest.raises(UsageError, match=r"will not overwrite .* no campaign's session"):
             Session(path, OPTIONS, fresh)
     assert path.read_text() == text
 

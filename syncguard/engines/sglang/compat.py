@@ -6,11 +6,13 @@ import inspect
 from typing import Any
 
 __all__ = [
+    "extend_to",
     "has_sessions",
     "initialize_layers",
     "make_forward_batch",
     "make_updater",
     "publish",
+    "reuse_groups",
     "tolerate_rows_of_blocks",
 ]
 
@@ -35,18 +37,34 @@ def publish(arguments: Any) -> None:
     context.publish(arguments, role="scheduler", ranks=ranks)
 
 
-def initialize_layers(arguments: Any) -> None:
+def reuse_groups() -> None:
+    """Let a second engine of this process use the process groups of the first."""
+    bootstrap: Any = importlib.import_module("sglang.srt.distributed.bootstrap")
+    if getattr(bootstrap, "_PARALLEL_INITIALISED", False):
+        bootstrap.init_parallel_runtime = lambda **_: None
+
+
+def initialize_layers() -> None:
     """Set up the choices of kernels that layers ask for when they are built."""
     for module, name in _INITIALIZERS:
         initialize = getattr(importlib.import_module(module), name, None)
-        if initialize is None:
-            continue
-        initialize(*([arguments] if initialize.__code__.co_argcount else []))
+        if initialize is not None:
+            initialize()
 
 
 def has_sessions() -> bool:
     """Whether an update is a session that begins and ends, as from 0.5.21 on."""
-    return hasattr(importlib.import_module(_MANAGER).SchedulerWeightUpdaterManager, "begin_weight_update")
+    return hasattr(
+        importlib.import_module(_MANAGER).SchedulerWeightUpdaterManager, "begin_weight_update"
+    )
+
+
+def extend_to(request: Any, end: int) -> None:
+    """Let the prefill of a request go from its first token to one."""
+    if hasattr(request, "set_extend_range"):  # until 0.5.22
+        request.set_extend_range(0, end)
+    else:
+        request.extend_end = end
 
 
 def make_forward_batch(batch: Any, runner: Any) -> Any:
@@ -79,5 +97,5 @@ def tolerate_rows_of_blocks() -> None:
     SGLang pads heads for tensor parallelism on CPUs and asserts square blocks for it first, even
     where there is nothing to pad.
     """
-    runner = importlib.import_module("sglang.srt.model_executor.model_runner")
+    runner: Any = importlib.import_module("sglang.srt.model_executor.model_runner")
     runner.adjust_config_with_unaligned_cpu_tp = lambda model_config, *_, **__: model_config

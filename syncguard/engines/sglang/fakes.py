@@ -7,6 +7,7 @@ as long as imports last: the kernel it makes raises when it is launched.
 """
 
 import contextlib
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -30,6 +31,10 @@ class FakeCalled(RuntimeError):
 
 class _Fake:
     """Good for being named, subclassed and put in an annotation; raises when it is called."""
+
+    _name: str
+    _module: "_FakeModule"
+    _inert: bool
 
     def __init__(self, name: str, module: "_FakeModule", *, inert: bool = False) -> None:
         self.__dict__.update(_name=name, _module=module, _inert=inert, __name__=name)
@@ -113,8 +118,8 @@ def importing() -> Iterator[None]:
 
 def _settle() -> None:
     """Let libraries find out what is installed before anything is faked: they remember it."""
-    import torch._inductor.compile_fx
-    import torch.utils.flop_counter
+    for name in ("torch._inductor.compile_fx", "torch.utils.flop_counter"):
+        importlib.import_module(name)
 
     from syncguard._libraries import import_transformers
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from syncguard.engines.sglang.compat import make_forward_batch
+from syncguard.engines.sglang.compat import extend_to, make_forward_batch
 
 __all__ = ["generate"]
 
@@ -74,7 +74,7 @@ def _batch(runner: Any, sequences: Sequence[Sequence[int]]) -> Any:
         )
         request.full_untruncated_fill_ids = request.origin_input_ids
         request.logprob_start_len = 0
-        request.extend_end = len(ids)
+        extend_to(request, len(ids))
         requests.append(request)
     cache = TreeCacheNamespace(
         page_size=1,

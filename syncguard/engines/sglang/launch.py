@@ -105,7 +105,8 @@ def start_runner(
         )
         getattr(arguments, "resolve_once", lambda: None)()
         compat.publish(arguments)
-        compat.initialize_layers(arguments)
+        compat.reuse_groups()
+        compat.initialize_layers()
         one_batch.get_tokenizer = lambda *_, **__: None
         one_batch.print = lambda *_, **__: None  # it tells the size of its cache
         runner, _ = one_batch.load_model(arguments, PortArgs.init_new(arguments), 0, 0)

@@ -34,7 +34,7 @@ def layer_table(model: Any, rank: int = 0) -> list[EngineLayer]:
 
 def kernel_of(module: Any) -> Any:
     """Which MXFP8 kernel SGLang chose for a layer, or none."""
-    method = getattr(module, "quant_method", None)
+    method: Any = getattr(module, "quant_method", None)
     return method.mxfp8_dense_backend if getattr(method, "use_mxfp8", False) else None
 
 

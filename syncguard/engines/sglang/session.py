@@ -21,9 +21,6 @@ class Session:
 
     Args:
         runner: The model runner.
-
-    Attributes:
-        version: The version of the weights that SGLang has recorded.
     """
 
     def __init__(self, runner: Any) -> None:
@@ -37,6 +34,7 @@ class Session:
 
     @property
     def version(self) -> str:
+        """The version of the weights that SGLang has recorded."""
         return self._scheduler.version
 
     def begin(self) -> None:

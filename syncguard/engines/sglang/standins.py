@@ -138,7 +138,8 @@ def downcast_to_mxfp(
 
 def install() -> None:
     """Put the stand-ins where SGLang looks for kernels, after its modules are imported."""
-    utils, fp8 = (importlib.import_module(name) for name in (_FP8_UTILS, _FP8))
+    utils: Any = importlib.import_module(_FP8_UTILS)
+    fp8: Any = importlib.import_module(_FP8)
     cutlass = utils.Mxfp8DenseGemmBackend.FLASHINFER_CUTLASS
     for module in (utils, fp8):
         module.resolve_mxfp8_dense_gemm_backend = lambda: cutlass

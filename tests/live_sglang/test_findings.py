@@ -1,0 +1,52 @@
+"""Faults of SGLang itself that the checks found: see docs/findings."""
+
+from pathlib import Path
+
+import pytest
+
+from syncguard.verdict import Status
+from tests.live_sglang.pairs import make_pair
+
+pytestmark = [pytest.mark.live, pytest.mark.xdist_group("sglang")]
+
+
+def test_llama_drops_block_scales(models: Path) -> None:
+    """Its loader renames ``weight_scale_inv`` to a name that no parameter has."""
+    pair = make_pair(str(_tiny_llama(models)), models, "mxfp8")
+    verdicts = pair.sync(poison=0xA5)
+    assert verdicts["session"].status is Status.PASS
+    fates = dict(verdicts["ledger"].evidence)
+    dropped = {name for name, fate in fates.items() if fate == "arrived, but no loader took it"}
+    assert len(dropped) == 7
+    assert all(name.endswith(".weight_scale") for name in dropped)
+    assert verdicts["weight-bytes"].status is Status.FAIL
+    assert verdicts["exact-probe"].status is Status.FAIL
+
+
+def test_weights_quantized_by_sglang_cannot_be_updated(models: Path) -> None:
+    """A bf16 update is cast into the E4M3 parameter, and the quantizer then refuses E4M3."""
+    pair = make_pair("tiny-qwen3", models, "mxfp8-online")
+    verdicts = pair.sync()
+    assert verdicts["session"].status is Status.FAIL
+    assert "got torch.float8_e4m3fn" in verdicts["session"].message
+    assert verdicts["quantizer-canary"].status is Status.PASS
+    assert verdicts["weight-bytes"].status is Status.FAIL
+
+
+def _tiny_llama(folder: Path) -> Path:
+    from syncguard._libraries import import_transformers, quiet
+
+    transformers = import_transformers()
+    config = transformers.LlamaConfig(
+        vocab_size=256,
+        hidden_size=128,
+        intermediate_size=128,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        torch_dtype="bfloat16",
+    )
+    path = folder / "tiny-llama"
+    with quiet():
+        transformers.AutoModelForCausalLM.from_config(config).bfloat16().save_pretrained(path)
+    return path
