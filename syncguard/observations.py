@@ -5,10 +5,13 @@ only things that cross a process boundary.
 """
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "BlockProbe",
@@ -24,9 +27,9 @@ __all__ = [
     "Rederivation",
     "Rotation",
     "Samples",
+    "ServedRequest",
     "StepReport",
     "StoredTensor",
-    "ServedRequest",
     "SyncRecord",
     "Unreadable",
     "WeightPrint",
@@ -323,9 +326,9 @@ class QuantizedCanary:
             was not asked.
     """
 
-    elements: torch.Tensor
-    scales: torch.Tensor
-    served: torch.Tensor | None
+    elements: "torch.Tensor"
+    scales: "torch.Tensor"
+    served: "torch.Tensor | None"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

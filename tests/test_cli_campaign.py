@@ -227,3 +227,18 @@ def test_every_named_stub_can_be_made() -> None:
         engine = make_engine("stub", model, "mxfp8", "transfer", 0)
         assert {layer.weight for layer in make_learner(model, "mxfp8", 0).layers()}
         assert engine.name == "stub"
+
+
+def test_the_readme_names_every_option_and_exit_code() -> None:
+    import typer
+
+    from syncguard.cli import app
+    from syncguard.reporting.campaign_table import MEANINGS
+
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    command = typer.main.get_command(app).commands["campaign"]  # type: ignore[attr-defined]
+    options = [option for each in command.params for option in each.opts]
+    assert "--seeds-from" in options
+    assert [option for option in options if option not in text] == []
+    for code in MEANINGS:
+        assert f"\n| {code.value} | " in text

@@ -111,7 +111,7 @@ def check_rows(
 
 
 def fault_rows(cells: Iterable[Cell]) -> list[FaultRow]:
-    """A row for every fault, survivors first."""
+    """A row for every fault: survivors first, then by the condition that it breaks."""
     grouped: dict[str, list[Cell]] = {}
     for cell in cells:
         grouped.setdefault(cell.spec.fault, []).append(cell)
@@ -124,7 +124,10 @@ def fault_rows(cells: Iterable[Cell]) -> list[FaultRow]:
         claims = group[0].claimed_by
         ordered = dict(sorted(seen.items(), key=lambda item: (item[0] not in claims, -item[1])))
         rows.append(FaultRow(name, group[0].breaks, tuple(group), ordered))
-    return sorted(rows, key=lambda row: -_BADNESS.index(row.outcome))
+    conditions = list(CONDITIONS)
+    return sorted(
+        rows, key=lambda row: (-_BADNESS.index(row.outcome), conditions.index(row.breaks[0]))
+    )
 
 
 def condition_of(check: str) -> str:

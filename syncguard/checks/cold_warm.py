@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from syncguard.checks.judgement import Judgement, failed, listed, not_run, passed
+from syncguard.checks.judgement import Judgement, counted, failed, listed, not_run, passed
 from syncguard.checks.registry import check
 from syncguard.observations import ColdEngine, Unreadable, WeightPrint
 from syncguard.verdict import Coverage, Reason, explain
@@ -34,17 +34,16 @@ def cold_warm(
         for path in sorted(paths)
         if cold_engine.state.get(path) != warm_state.get(path)
     }
-    for weight, cold in cold_engine.probe.items():
-        warm = exact_probe.get(weight)
-        if isinstance(cold, WeightPrint) and isinstance(warm, WeightPrint):
-            rows = np.flatnonzero(cold.rows["values"] != warm.rows["values"])
-            if rows.size:
-                wrong[weight] = f"its kernel serves {rows.size} other rows"
+    probed = {key: cold for key, cold in cold_engine.probe.items() if isinstance(cold, WeightPrint)}
+    for key, cold in probed.items():
+        if text := _served(cold, exact_probe.get(key)):
+            wrong[key] = text
     coverage = Coverage(len(paths & warm_state.keys()), len(paths))
     if not wrong:
         return passed(
-            f"{len(paths)} tensors and {len(cold_engine.probe)} serving paths are those of an "
-            "engine that loaded the same weights",
+            f"{counted(len(paths), 'tensor', 'tensors')} and "
+            f"{counted(len(probed), 'serving path', 'serving paths')} are those of an engine that "
+            "loaded the same weights",
             coverage,
             measured=0,
             bound=0,
@@ -52,7 +51,8 @@ def cold_warm(
     subject, text = next(iter(wrong.items()))
     return failed(
         explain(
-            f"{len(wrong)} parts differ from an engine that loaded the same weights",
+            f"{counted(len(wrong), 'part differs', 'parts differ')} from an engine that loaded the "
+            "same weights",
             where=listed(list(wrong)),
             expected="after a sync, the bytes of an engine that was started on these weights",
             got=f"{subject}: {text}",
@@ -65,6 +65,17 @@ def cold_warm(
         bound=0,
         evidence=wrong.items(),
     )
+
+
+def _served(cold: WeightPrint, warm: WeightPrint | Unreadable | None) -> str:
+    """How the serving paths of one weight differ; empty if they do not."""
+    if not isinstance(warm, WeightPrint):
+        return "its kernel could be asked in the engine that was started on the weights only"
+    expected, rows = cold.rows["values"], warm.rows["values"]
+    if rows.shape != expected.shape:
+        return f"its kernel serves {rows.size} rows instead of {expected.size}"
+    differing = int(np.count_nonzero(rows != expected))
+    return f"its kernel serves {counted(differing, 'other row', 'other rows')}" if differing else ""
 
 
 def _fate(path: str, cold: Mapping[str, int], warm: Mapping[str, int]) -> str:

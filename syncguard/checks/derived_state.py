@@ -64,8 +64,8 @@ def exact_probe_check(
         key, rows_text = next(iter(wrong.items()))
         return failed(
             explain(
-                f"the {counted(len(wrong), 'kernel computes', 'kernels compute')} with other "
-                "weights than the learner",
+                f"{counted(len(wrong), 'kernel computes', 'kernels compute')} with other weights "
+                "than the learner",
                 where=listed(list(wrong)),
                 expected="the learner's dequantized weight, bit for bit",
                 got=f"{key}: {rows_text}",

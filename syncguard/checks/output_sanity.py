@@ -80,7 +80,7 @@ def gross_divergence(samples: Samples, learner_layers: Sequence[LearnerLayer]) -
         explain(
             "the sampler serves another policy than the learner's",
             where=_extent(samples),
-            expected=f"a KL of at most {_GROSS_KL:g} nats a token",
+            expected=f"a KL of at most {_GROSS_KL:g} nat a token",
             got=f"{kl:.3g} nats a token",
             cause="whole layers hold other weights or scales than the learner's",
             todo="see the failures of C1 to C5, which name the layers",

@@ -22,6 +22,8 @@ def preserved_state(
     if not preserved_before or preserved is None:
         return not_run(Reason.NOT_APPLICABLE, "the engine does not tell what no sync brings")
     both = sorted(preserved_before.keys() & preserved.keys())
+    if not both:
+        return not_run(Reason.MISSING_INPUT, "none of these tensors is left to compare")
     changed = [path for path in both if preserved_before[path] != preserved[path]]
     coverage = Coverage(len(both), len(preserved_before))
     if not changed:

@@ -43,15 +43,14 @@ def learner_unchanged(
     """Compare the learner before and after the sync: to export must not train."""
     if not learner_state_before or learner_state is None:
         return not_run(Reason.NOT_APPLICABLE, "the learner does not tell its state")
-    both = learner_state_before.keys() & learner_state.keys()
     wrong = {
-        name: "changed without an optimizer step"
-        for name in sorted(both)
-        if learner_state_before[name] != learner_state[name]
+        name: "changed without an optimizer step" if name in learner_state else "is gone"
+        for name in sorted(learner_state_before)
+        if learner_state.get(name) != learner_state_before[name]
     }
     return _judged(
         wrong,
-        len(both),
+        len(learner_state_before),
         good="are unchanged by the sync",
         bad="changed by the sync itself",
         cause="the export merges an adapter in place, and taking it out again is not exact",

@@ -1,18 +1,21 @@
 """What verdicts mean for a test."""
 
+import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import pytest
+from rich.console import Console
 
 from syncguard.conditions import CONDITIONS
+from syncguard.reporting.details import details
 from syncguard.verdict import Status, Verdict
 
-__all__ = ["NotRunWarning", "enforce", "told"]
+__all__ = ["NotRunWarning", "enforce"]
 
 _HINT: Final = "--syncguard-not-run=warn lets a test pass although a check could not run"
-_HEADS: Final = {Status.FAIL: "FAIL", Status.NOT_RUN: "not run", Status.PASS: "pass"}
+_WIDTH: Final = 100
 
 
 class NotRunWarning(pytest.PytestWarning):
@@ -36,8 +39,8 @@ def enforce(
     """
     __tracebackhide__ = True
     bad = [verdict for verdict in verdicts if verdict.counts]
-    failures = [told(verdict) for verdict in bad if verdict.status is Status.FAIL]
-    silences = [told(verdict) for verdict in bad if verdict.status is Status.NOT_RUN]
+    failures = _in_full(verdict for verdict in bad if verdict.status is Status.FAIL)
+    silences = _in_full(verdict for verdict in bad if verdict.status is Status.NOT_RUN)
     judged = {verdict.condition for verdict in verdicts}
     silences += [
         f"not run {name} {CONDITIONS[name].name}: no check judges this condition"
@@ -54,14 +57,12 @@ def enforce(
         warnings.warn(NotRunWarning("\n\n".join(silences)), stacklevel=3)
 
 
-def told(verdict: Verdict) -> str:
-    """A verdict in full, under a line that says which it is."""
-    name = CONDITIONS[verdict.condition].name
-    parts = [
-        f"{_HEADS[verdict.status]} {verdict.condition} {name}",
-        verdict.check,
-        verdict.subject,
-        str(verdict.reason or ""),
-        f"sync {verdict.sync}",
-    ]
-    return " | ".join(filter(None, parts)) + "\n" + verdict.message
+def _in_full(verdicts: Iterable[Verdict]) -> list[str]:
+    """Each verdict as a report shows it; those that differ in the sync only, once."""
+    blocks = []
+    for block in details(verdicts):
+        out = io.StringIO()
+        console = Console(file=out, width=_WIDTH, color_system=None, legacy_windows=False)
+        console.print(block, highlight=False)
+        blocks.append("\n".join(line.rstrip() for line in out.getvalue().splitlines()))
+    return blocks

@@ -26,7 +26,7 @@ class Square:
 
     Attributes:
         check: Its column.
-        kind: What it is drawn as: ``all``, ``some``, ``missed``, ``none`` or ``unreached``.
+        kind: What it is drawn as, one of `_SYMBOLS`.
         symbol: A character that says the same without colour.
         title: The same in words.
     """
@@ -37,7 +37,14 @@ class Square:
     title: str
 
 
-_SYMBOLS: Final = {"all": "●", "some": "◐", "missed": "✕", "none": "·", "unreached": ""}
+_SYMBOLS: Final = {
+    "claimed": "●",  # and sees it in every cell
+    "all": "○",
+    "some": "◐",
+    "missed": "✕",
+    "none": "·",
+    "unreached": "",
+}
 
 
 def page(result: CampaignResult) -> str:
@@ -89,12 +96,13 @@ def is_page(text: str) -> bool:
 
 
 def _row(row: FaultRow, result: CampaignResult, checks: Sequence[CheckRow]) -> dict[str, Any]:
+    survived = row.outcome in (Outcome.SURVIVED, Outcome.DELAYED)
+    broken = survived and bool(result.claims(row.cells[0]))
     return {
         "fault": row.fault,
         "breaks": row.breaks,
-        "outcome": row.outcome.value,
-        "bad": row.outcome in (Outcome.SURVIVED, Outcome.DELAYED),
-        "claimed": bool(result.claims(row.cells[0])),
+        "outcome": OUTCOMES[row.outcome][0] if broken or not survived else "unclaimed",
+        "style": "bad" if broken else "odd" if row.outcome is not Outcome.DETECTED else "",
         "found": f"{row.detected}/{len(row.cells)}",
         "syncs": row.syncs or "-",
         "squares": [_square(row.cells, check.check) for check in checks],
@@ -114,7 +122,7 @@ def _square(cells: Sequence[Cell], check: str) -> Square:
     seen = sum(check in cell.seen_at for cell in cells)
     claims = check in cells[0].claimed_by
     if seen:
-        kind = "all" if seen == len(cells) else "some"
+        kind = "some" if seen < len(cells) else "claimed" if claims else "all"
         title = f"{check} sees it in {seen} of {len(cells)} cells"
     elif claims:
         kind, title = "missed", f"{check} claims it and does not see it"

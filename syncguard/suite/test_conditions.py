@@ -35,7 +35,7 @@ def test_check_passes_after_every_sync(
         for summary, verdicts in history
     ]
     for summary, verdicts in mine:
-        session.record(recorder(pytestconfig), summary, verdicts)
+        session.record(recorder(pytestconfig), summary, verdicts, [_CONDITIONS[check]])
     answers = [verdict for _, verdicts in mine for verdict in verdicts]
     if not any(verdict.counts for verdict in answers):
         pytest.skip(f"{check} does not apply: {answers[-1].message}")

@@ -7,6 +7,8 @@ import pytest
 from syncguard.plugin.trying import NotHealthy, Planned, Trying
 from syncguard.pytest_plugin import checked, recorder, sides
 
+pytestmark = pytest.mark.syncguard
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one test for each fault and site, and a skipped one for a fault without a site."""

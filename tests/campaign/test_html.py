@@ -59,6 +59,7 @@ def result(plant: Plant) -> CampaignResult:
         a_cell("exact-probe", fault=STALE, site="b"),
         a_cell(fault="survivor", breaks=("C2", "C5"), site=HOSTILE),
         a_cell(fault="idle", fired=0, reached=()),
+        a_cell("weight-bytes", "exact-probe", fault="other"),
         healthy=(QUIET, ALARMED),
         skipped={"other": "no <seam>"},
     )
@@ -110,13 +111,13 @@ def test_the_matrix_reads_without_colour(result: CampaignResult) -> None:
     assert "weight-bytes does not see it" in labels
     assert "equal-sync does not apply" in labels
     symbols = {text for tag, text in read.texts if tag == "button"}
-    assert {"●", "◐", "✕", "·"} <= symbols
+    assert {"●", "○", "◐", "✕", "·"} <= symbols
 
 
 def test_survivors_come_first(result: CampaignResult) -> None:
     read = Read(page(result))
     rows = [row["data-fault"] for row in read.all("tr") if "data-fault" in row]
-    assert rows == ["survivor", "idle", STALE]
+    assert rows == ["survivor", "idle", STALE, "other"]
     assert [row["data-fault"] for row in read.all("tr", **{"class": "bad"})] == ["survivor"]
 
 

@@ -56,7 +56,7 @@ def test_a_stale_kernel_under_right_bytes_is_named() -> None:
     assert judgement.evidence == (("q.weight", told),)
     assert judgement.coverage.complete
     assert parts_of(judgement) == {
-        "what": "the 1 kernel computes with other weights than the learner",
+        "what": "1 kernel computes with other weights than the learner",
         "where": "q.weight",
         "expected": "the learner's dequantized weight, bit for bit",
         "got": f"q.weight: {told}",
@@ -127,7 +127,7 @@ def test_all_wrong_kernels_are_evidence_and_counted() -> None:
     assert [name for name, _ in judgement.evidence] == ["embed.weight", "q.weight"]
     assert judgement.measured == 2
     told = parts_of(judgement)
-    assert told["what"] == "the 2 kernels compute with other weights than the learner"
+    assert told["what"] == "2 kernels compute with other weights than the learner"
     assert told["where"] == "embed.weight, q.weight"
     assert is_complete(judgement)
 

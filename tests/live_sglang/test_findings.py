@@ -1,6 +1,7 @@
 """Faults of SGLang itself that the checks found: see docs/findings."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,30 @@ def test_weights_quantized_by_sglang_cannot_be_updated(models: Path) -> None:
     assert "got torch.float8_e4m3fn" in verdicts["session"].message
     assert verdicts["quantizer-canary"].status is Status.PASS
     assert verdicts["weight-bytes"].status is Status.FAIL
+
+
+def test_a_refused_load_from_disk_rolls_back_to_the_new_weights(models: Path) -> None:
+    """It names the original weights, and loads the folder again that it was told to load."""
+    pair = make_pair("tiny-qwen3", models, "none", path="disk")
+    assert pair.judge() == {}
+    pair.learner.perturb(1, scale=0.5)
+    calls = []
+
+    def fail_once(load: Any) -> Any:
+        def loader(*args: Any, **kwargs: Any) -> None:
+            calls.append(args)
+            if len(calls) == 1:
+                raise OSError("the network is down")
+            load(*args, **kwargs)
+
+        return loader
+
+    with pair.seam("loader", "model.layers.1.self_attn.o_proj.weight").wrap(fail_once):
+        verdicts = pair.sync()
+    assert "Rolling back to original weights" in verdicts["session"].message
+    assert pair.engine.version() == "1"
+    held, learner = pair.engine.weight_prints(), pair.learner.prints()
+    assert all((held[name].rows["values"] == learner[name].rows["values"]).all() for name in held)
 
 
 def _tiny_llama(folder: Path) -> Path:

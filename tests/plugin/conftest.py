@@ -1,23 +1,43 @@
-"""Runs of pytest inside a test, with the plugin.
+"""Runs of pytest inside a test, with the plugin."""
 
-What a run in this process imports is forgotten at its end, and torch and registries cannot be
-imported twice; so everything that the plugin uses is imported here.
-"""
-
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
-import syncguard.faults
-import syncguard.plugin.collecting
-import syncguard.plugin.faulting
-import syncguard.plugin.guarding
-import syncguard.plugin.markers
-import syncguard.plugin.terminal
-import syncguard.plugin.trying  # noqa: F401
-
 Running = Callable[..., pytest.RunResult]
+
+
+@pytest.fixture
+def _lasting_imports(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Let a run in this process forget only the modules that it was given.
+
+    It would forget everything that it imports, and neither torch and numba nor our registries can
+    be imported twice.
+    """
+    base = tmp_path_factory.getbasetemp()
+
+    class Snapshot:
+        def __init__(self, preserve: object = None) -> None:
+            self._known = set(sys.modules)
+
+        def restore(self) -> None:
+            for name in set(sys.modules) - self._known:
+                file = getattr(sys.modules[name], "__file__", None)
+                if file and Path(file).is_relative_to(base):
+                    del sys.modules[name]
+
+    monkeypatch.setattr("_pytest.pytester.SysModulesSnapshot", Snapshot)
+
+
+@pytest.fixture
+def pytester(_lasting_imports: None, pytester: pytest.Pytester) -> pytest.Pytester:
+    """Pytest's own fixture, with imports that last."""
+    return pytester
 
 
 @pytest.fixture

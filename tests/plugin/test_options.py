@@ -62,8 +62,11 @@ def test_not_run_means_fail_or_warn(running: Running) -> None:
 @pytest.mark.parametrize(
     ("marker", "told"),
     [
-        ("syncguard(conditions='C33')", "there is no condition 'C33'; did you mean C3?*"),
-        ("syncguard('c1')", "there is no condition 'c1'; did you mean C1?*Known: C1, C2, *"),
+        (
+            "syncguard(conditions='C33')",
+            "marker syncguard: there is no condition 'C33'; did you mean C3?*",
+        ),
+        ("syncguard('c1')", "*there is no condition 'c1'; did you mean C1?*Known: C1, C2, *"),
         ("syncguard(condition='C1')", "marker syncguard takes one argument, conditions='C1 C3'"),
         ("syncguard_hw()", "*such as min_sm=100 for 10.0, got None"),
         ("syncguard_hw(min_sm='100')", "*such as min_sm=100 for 10.0, got '100'"),

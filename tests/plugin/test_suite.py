@@ -60,7 +60,7 @@ def test_faults_are_armed_and_found(suite: Suite) -> None:
     result.stdout.fnmatch_lines(["faults: * of * detected at the first sync"])
     junit = (suite.folder / "junit.xml").read_text()
     assert 'name="syncguard.fault" value="stale-packed-head@lm_head.packed"' in junit
-    assert 'name="syncguard.detected_by" value="exact-probe' in junit
+    assert 'name="syncguard.detected_by" value="ledger"' in junit
 
 
 def test_a_fault_that_no_check_sees_fails(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
