@@ -49,7 +49,7 @@ QUICK: Final = os.environ.get("BENCH_QUICK", "") not in ("", "0")
 COPIED: Final = 128 << 20
 """Bytes of the copy that bandwidths are compared with; far more than a cache holds."""
 
-_RESULTS: Final = Path("build/bench.json")
+_RESULTS: Final = Path(__file__).parents[1] / "build" / "bench.json"
 _GIGA: Final = 1e9
 
 

@@ -22,7 +22,7 @@ from _measure import Row, at_least, machine, not_run, noted, ratios, record, rou
 _NAME = "fingerprints of a live model, speed over vLLM's checksums"
 _BOUND = 8
 _ROUNDS = 12
-_SMOLLM2 = Path("build/smollm2")
+_SMOLLM2 = Path(__file__).parents[1] / "build" / "smollm2"
 _CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",

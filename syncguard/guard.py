@@ -202,9 +202,7 @@ class Guard:
         self._reads = made.get("graph_reads", self._reads)
         return made, failures
 
-    def _send(
-        self, bucket_bytes: int, exported: dict[str, int]
-    ) -> tuple[SyncRecord, int, int]:
+    def _send(self, bucket_bytes: int, exported: dict[str, int]) -> tuple[SyncRecord, int, int]:
         tensors = nbytes = 0
         version = str(self._number)
         started = time.perf_counter()

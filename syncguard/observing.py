@@ -347,13 +347,18 @@ def _after_use(view: View, observe: Callable[[], Any]) -> Any:
 
 
 def _wire(view: View) -> dict[str, int]:
-    """Fingerprint of what each name on the wire should carry, by the learner's own tensors."""
+    """Fingerprint of what each name on the wire should carry, by the learner's own tensors.
+
+    One name may carry the weight itself, or its forward grid's values.
+    """
     state = view.get("learner_state")
     found = {}
     for layer in view.get("learner_layers") if state is not None else ():
         names = view.learner.wire_names(layer.weight)
         if len(names) == 1 and layer.weight in state:
-            found[names[0]] = state[layer.weight]
+            sent, own = view.context.exported.get(names[0]), state[layer.weight]
+            alike = sent == own or sent == fingerprint(view.learner.dequantized(layer.weight))
+            found[names[0]] = sent if sent is not None and alike else own
         elif len(names) > 1:
             parts = view.learner.grid_tensors(layer.weight).values()
             found |= {n: fingerprint(part) for n, part in zip(names, parts, strict=True)}

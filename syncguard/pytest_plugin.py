@@ -129,7 +129,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Raises:
         pytest.UsageError: A marker cannot be followed.
     """
-    marked = [item for item in items if any(item.iter_markers(name) for name in _MARKED)]
+    marked = [item for item in items if any(map(item.get_closest_marker, _MARKED))]
     if marked:
         from syncguard.plugin.markers import check_markers
 
@@ -269,6 +269,5 @@ def _asked_for(config: pytest.Config) -> bool:
 
 def _uses_syncguard(item: pytest.Item) -> bool:
     fixtures: list[str] = getattr(item, "fixturenames", [])
-    return any(name.startswith("syncguard_") for name in fixtures) or any(
-        item.get_closest_marker(name) is not None for name in _MARKED
-    )
+    uses = any(name.startswith("syncguard_") for name in fixtures)
+    return uses or any(map(item.get_closest_marker, _MARKED))

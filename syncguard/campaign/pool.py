@@ -6,6 +6,7 @@ Each job has a process of its own, which inherits what the parent has imported. 
 
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import json
 import os
@@ -16,14 +17,14 @@ import tempfile
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Final, Generic, TypeVar
+from typing import Any, BinaryIO, Final, Generic, NoReturn, TypeVar
 
 __all__ = ["Lost", "run_jobs"]
 
 _TICK_S: Final = 0.1
-_TAIL: Final = 2000
+_SHOWN: Final = 1000
 _PR_SET_PDEATHSIG: Final = 1
 
 Job = TypeVar("Job")
@@ -122,9 +123,13 @@ def _outcome(child: "_Child[Job]", timeout_s: float) -> dict[str, Any] | Lost:
             result: dict[str, Any] = json.loads(child.received)
             return result
         output.seek(0)
-        wrote = output.read().decode(errors="replace").strip()[-_TAIL:]
+        wrote = _shortened(output.read().decode(errors="replace").strip())
     why = _cause(status) if child.closed else f"no result within {timeout_s:g} s"
     return Lost(why + (f"; it wrote: {wrote}" if wrote else ""), time.monotonic() - child.began)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 2 * _SHOWN else f"{text[:_SHOWN]} ... {text[-_SHOWN:]}"
 
 
 def _cause(status: int) -> str:
@@ -149,59 +154,60 @@ def _fork(job: Job, work: Work, pipes: Sequence[int]) -> "_Child[Job]":
     reading, writing = os.pipe()
     output = tempfile.TemporaryFile()  # noqa: SIM115 - the parent reads it when the child is dead
     parent = os.getpid()
-    with _undisturbed():
-        pid = os.fork()
-        if not pid:
-            # Ctrl-C reaches the whole group of processes; the parent ends its children itself.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if not pid:
-        code = 1
-        try:
-            _become_child(parent, output, [reading, *pipes])
-            _write(writing, json.dumps(work(job)).encode() + b"\n")
-            code = 0
-        except BrokenPipeError:
-            pass  # the parent is gone
-        except BaseException:  # noqa: BLE001 - nothing of the parent's may run here
-            import traceback
-
-            traceback.print_exc()
-        finally:
-            # Not even handlers at exit: they belong to the parent. An engine's threads would wait.
-            with contextlib.suppress(BaseException):
-                sys.stderr.flush()
-            os._exit(code)
-    os.close(writing)
-    return _Child(job, pid, reading, output)
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Hold Ctrl-C back while forking: the hooks that run then swallow what it raises."""
+    # Ctrl-C is held back meanwhile: the hooks that run at a fork would swallow what it raises.
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         with warnings.catch_warnings():
             # Of threads: those of libraries are idle, and a child uses none of them.
             warnings.simplefilter("ignore", DeprecationWarning)
-            yield
+            pid = os.fork()
+        if not pid:
+            _live(parent, output, [reading, *pipes], lambda: _write(writing, work(job)))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
+    os.close(writing)
+    return _Child(job, pid, reading, output)
 
 
-def _become_child(parent: int, output: BinaryIO, pipes: Sequence[int]) -> None:
+def _live(
+    parent: int, output: BinaryIO, pipes: Sequence[int], work: Callable[[], None]
+) -> NoReturn:
+    """The whole life of a child; whatever happens, it ends here and runs none of the parent's."""
+    code = 1
+    try:
+        _settle(parent, output, pipes)
+        work()
+        code = 0
+    except BrokenPipeError:
+        pass  # the parent is gone
+    except BaseException:  # noqa: BLE001 - the parent tells it
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        # Not even handlers at exit: they belong to the parent. An engine's threads would wait.
+        with contextlib.suppress(BaseException):
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _settle(parent: int, output: BinaryIO, pipes: Sequence[int]) -> None:
+    for descriptor in (1, 2):
+        os.dup2(output.fileno(), descriptor)
+    sys.stdin = open(os.devnull)  # noqa: SIM115 - for the life of the process
+    sys.stdout = sys.stderr = open(2, "w", errors="replace", closefd=False)  # noqa: SIM115
+    faulthandler.enable(sys.stderr)
+    # Ctrl-C reaches the whole group of processes; the parent ends its children itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(AttributeError, OSError):  # where there is such a thing
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         raise BrokenPipeError
     for pipe in pipes:  # else a brother's writes would succeed without a reader
         os.close(pipe)
-    for descriptor in (1, 2):
-        os.dup2(output.fileno(), descriptor)
-    sys.stdin = open(os.devnull)  # noqa: SIM115 - for the life of the process
-    sys.stdout = sys.stderr = open(2, "w", errors="replace", closefd=False)  # noqa: SIM115
 
 
-def _write(pipe: int, data: bytes) -> None:
-    view = memoryview(data)
+def _write(pipe: int, result: dict[str, Any]) -> None:
+    view = memoryview(json.dumps(result).encode() + b"\n")
     while view:
         view = view[os.write(pipe, view) :]

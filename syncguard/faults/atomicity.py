@@ -48,7 +48,7 @@ def served_during_sync(world: World, site: str) -> Iterator[None]:
 @fault(
     "served-after-failed-sync",
     breaks="C11 C5",
-    claimed_by="exclusive-sync session",
+    claimed_by=f"exclusive-sync session poison-coverage {_WRONG} exact-probe random-probe",
     seam="admit",
     met="W68 W47",
     links=("https://github.com/THUDM/slime/issues/2280",),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from syncguard.faults.registry import fault
+from syncguard.faults.registry import fault_table
 from syncguard.faults.world import World
 
 __all__: list[str] = []
@@ -32,25 +32,15 @@ _KEPT: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
 )
 
 
-def _register(name: str) -> None:
-    row = dict(_KEPT[name])
-    what, shows = row.pop("what"), row.pop("shows")
+def _kept(world: World, site: str) -> Iterator[None]:
+    cache = world.seam("cache", site).owner
 
-    def arm(world: World, site: str) -> Iterator[None]:
-        def wrapper(original: Callable[[], None]) -> Callable[[], None]:
-            cache = getattr(original, "__self__")  # noqa: B009 - of a bound method
+    def wrapper(original: Callable[[], None]) -> Callable[[], None]:
+        del original
+        return lambda: world.fire(bool(cache.versions()))
 
-            def reset() -> None:
-                world.fire(bool(cache.versions()))
-
-            return reset
-
-        with world.wrap("cache", site, wrapper):
-            yield
-
-    arm.__doc__ = f"{what}\n\n{shows}"
-    fault(name, breaks="C9", claimed_by="cache-coherence", seam="cache", **row)(arm)
+    with world.wrap("cache", site, wrapper):
+        yield
 
 
-for _name in _KEPT:
-    _register(_name)
+fault_table(_KEPT, lambda: _kept, breaks="C9", claimed_by="cache-coherence", seam="cache")

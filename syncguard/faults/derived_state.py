@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import torch
 
-from syncguard.faults.registry import fault
-from syncguard.faults.tools import same_bytes, started_from
+from syncguard.faults.registry import Arm, fault, fault_table
+from syncguard.faults.tools import same_bytes
 from syncguard.faults.world import World
 
-__all__ = ["level_of_the_sync_before", "processed_flag", "repack_not_undone"]
+__all__ = ["hook_not_run_on_direct_path", "processed_flag", "stale_dequantized_cache"]
 
 _PROBES: Final = "exact-probe random-probe"
 _READABLE: Final = f"{_PROBES} re-derivation"
@@ -117,19 +117,7 @@ _STALE: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
 )
 
 
-def _register_stale(name: str) -> None:
-    row = dict(_STALE[name])
-    what, shows = row.pop("what"), row.pop("shows")
-
-    def arm(world: World, site: str) -> Iterator[None]:
-        yield from _held_back(world, site)
-
-    arm.__doc__ = f"{what}\n\n{shows}"
-    fault(name, breaks="C3", seam="storage", **row)(arm)
-
-
-for _name in _STALE:
-    _register_stale(_name)
+fault_table(_STALE, lambda: _held_back, breaks="C3", seam="storage")
 
 
 @fault(
@@ -222,204 +210,7 @@ def hook_not_run_on_direct_path(world: World, site: str) -> Iterator[None]:
         yield
 
 
-_IN_PLACE: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
-    {
-        "repack-not-undone": {
-            "what": "An expert repack that keeps shape and dtype is not recognized as one.",
-            "shows": "Checkpoint rows are written into the shuffled buffer and multiplied as if "
-            "they were shuffled: relative error 1.74, KL 25 times its baseline, while the audit "
-            "of parameters agrees on all of them. Never infer a layout from a shape.",
-            "topology": {"expert_kernel": "shuffled", **_EXPERTS},
-            "met": "F4 W15",
-            "links": (
-                "https://github.com/verl-project/verl/pull/7986",
-                "https://github.com/verl-project/verl/issues/7978",
-            ),
-        },
-        "halves-swapped-at-start-only": {
-            "what": "A kernel that wants up before gate swapped them at start, and never again.",
-            "shows": "A later load writes gate before up into the same buffer, and the kernel "
-            "multiplies the wrong halves: garbage text after the first sync. Read the weights "
-            "back through the kernel.",
-            "topology": {"expert_kernel": "swapped", "quantization": "none", **_EXPERTS},
-            "met": "W01",
-            "links": (
-                "https://github.com/vllm-project/vllm/issues/42821",
-                "https://github.com/NovaSky-AI/SkyRL/issues/1680",
-            ),
-        },
-        "halves-interleaved-at-start-only": {
-            "what": "A kernel that wants gate and up interleaved gets them so at start only.",
-            "shows": "As with swapped halves. Read the weights back through the kernel.",
-            "topology": {"expert_kernel": "interleaved", **_EXPERTS},
-        },
-    }
-)
-
-
-def _register_in_place(name: str) -> None:
-    row = dict(_IN_PLACE[name])
-    what, shows = row.pop("what"), row.pop("shows")
-
-    def arm(world: World, site: str) -> Iterator[None]:
-        yield from repack_not_undone(world, site)
-
-    arm.__doc__ = f"{what}\n\n{shows}"
-    fault(
-        name,
-        breaks="C3 C2",
-        claimed_by=f"weight-bytes weight-values {_PROBES}",
-        seam="post_process",
-        sites=lambda site: site.endswith(".experts"),
-        **row,
-    )(arm)
-
-
-def repack_not_undone(world: World, site: str) -> Iterator[None]:
-    """Leave the rows of a layer in checkpoint order, in the buffer of a reordering kernel."""
-
-    def wrapper(original: Callable[[Any], None]) -> Callable[[Any], None]:
-        def as_they_came(layer: Any) -> None:
-            came = {name: held.data.clone() for name, held in layer.named_parameters(recurse=False)}
-            original(layer)
-            for name, tensor in came.items():
-                held = getattr(layer, name).data
-                world.fire(not same_bytes(held, tensor))
-                held.copy_(tensor)
-
-        return as_they_came
-
-    with world.wrap("post_process", site, wrapper):
-        yield
-
-
-for _name in _IN_PLACE:
-    _register_in_place(_name)
-
-
-@fault(
-    "processed-twice",
-    breaks="C3 C2",
-    claimed_by=f"weight-bytes weight-values {_PROBES}",
-    seam="post_process",
-    topology={"expert_kernel": "shuffled", **_EXPERTS},
-    met="W07",
-    links=("https://github.com/sgl-project/sglang/pull/6265",),
-    sites=lambda site: site.endswith(".experts"),
-)
-def processed_twice(world: World, site: str) -> Iterator[None]:
-    """A second pass of post-processing runs over a tensor that is processed already.
-
-    Finalizing twice must equal finalizing once: start from canonical tensors each time.
-    """
-
-    def wrapper(original: Callable[[Any], None]) -> Callable[[Any], None]:
-        def twice(layer: Any) -> None:
-            original(layer)
-            world.fire()
-            original(layer)
-
-        return twice
-
-    with world.wrap("post_process", site, wrapper):
-        yield
-
-
-@fault(
-    "second-quantization-skipped",
-    breaks="C3 C1",
-    claimed_by="weight-bytes storage-identity re-derivation",
-    seam="process",
-    met="W85",
-    links=("https://github.com/ROCm/vllm/pull/1239",),
-    sites=lambda site: site.endswith("_proj"),
-    silent=False,
-)
-def second_quantization_skipped(world: World, site: str) -> Iterator[None]:
-    """A flag of the layer makes the second quantization return at once.
-
-    The kernel gets a tensor in the model's dtype. Compare the dtype of live tensors with the
-    expected one at each sync.
-    """
-
-    def wrapper(original: Callable[[Any], None]) -> Callable[[Any], None]:
-        del original
-
-        def return_at_once(layer: Any) -> None:
-            del layer
-            world.fire()
-
-        return return_at_once
-
-    with world.wrap("process", site, wrapper):
-        yield
-
-
-def _larger(part: str, factor: float) -> Callable[[str, torch.Tensor], torch.Tensor]:
-    return lambda name, tensor: tensor * factor if part in name else tensor
-
-
-@fault(
-    "level-of-the-sync-before",
-    breaks="C3",
-    claimed_by=_READABLE,
-    seam="level",
-    topology={"expert_kernel": "two_level", "linear_kernel": "two_level", **_EXPERTS},
-    met="W13",
-    links=("https://github.com/vllm-project/vllm/pull/57954",),
-)
-def level_of_the_sync_before(world: World, site: str) -> Iterator[None]:
-    """Second-level scales are derived from those of the sync before, which a config still holds.
-
-    They lag one version behind; syncing the same weights again cannot show it. Derive each scale
-    again from the synchronized ones.
-    """
-
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        def late(layer: Any) -> Any:
-            kept = {name: level.clone() for name, level in layer.kernel.levels.items()}
-            fresh = original(layer)
-            world.fire(any(not same_bytes(kept[name], fresh[name]) for name in kept))
-            return kept or fresh
-
-        return late
-
-    with started_from(world, _larger("_proj", 4.0)), world.wrap("level", site, wrapper):
-        yield
-
-
-@fault(
-    "one-level-for-both-halves",
-    breaks="C2 C3",
-    claimed_by=_READABLE,
-    seam="level",
-    topology={"expert_kernel": "two_level", "linear_kernel": "two_level", **_EXPERTS},
-    met="W73",
-    links=(
-        "https://github.com/vllm-project/vllm/issues/54974",
-        "https://github.com/vllm-project/vllm/pull/47515",
-    ),
-    sites=lambda site: site.endswith(".experts"),
-)
-def one_level_for_both_halves(world: World, site: str) -> Iterator[None]:
-    """Gate and up have different second-level scales, and one of them is used for both.
-
-    Block scales are not rebased: up is off by up to a factor of 10, with a warning at most. Round
-    both with one maximum, or compare the dequantized halves.
-    """
-
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        def first_for_both(layer: Any) -> Any:
-            found = original(layer)
-            used = {name: level[..., :1].expand_as(level) for name, level in found.items()}
-            world.fire(any(not same_bytes(used[name], found[name]) for name in found))
-            return used
-
-        return first_for_both
-
-    with started_from(world, _larger("up_proj", 4.0)), world.wrap("level", site, wrapper):
-        yield
-
+_TODO: Final = "Derive the copy again and compare, or probe the kernel with one-hot rows."
 
 _WITHIN: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
     {
@@ -454,10 +245,7 @@ def _fill_last(fresh: torch.Tensor, value: int) -> None:
     fresh.view(-1)[-1] = value
 
 
-def _register_within(name: str) -> None:
-    row = dict(_WITHIN[name])
-    change, what = row.pop("change"), row.pop("what")
-
+def _changing(change: Callable[[torch.Tensor], object]) -> Arm:
     def arm(world: World, site: str) -> Iterator[None]:
         def wrapper(original: Callable[..., None]) -> Callable[..., None]:
             def install(layer: Any, name: str, fresh: torch.Tensor) -> None:
@@ -471,10 +259,7 @@ def _register_within(name: str) -> None:
         with world.wrap("storage", site, wrapper):
             yield
 
-    arm.__doc__ = f"{what}\n\nDerive the copy again and compare, or probe the kernel with one-hot rows."
-    fault(name, breaks="C3", seam="storage", **row)(arm)
+    return arm
 
 
-for _name in _WITHIN:
-    _register_within(_name)
-
+fault_table(_WITHIN, _changing, breaks="C3", seam="storage", shows=_TODO)

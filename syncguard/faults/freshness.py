@@ -43,7 +43,7 @@ def version_not_committed(world: World, site: str) -> Iterator[None]:
 @fault(
     "version-of-another-run",
     breaks="C8",
-    claimed_by="served-version",
+    claimed_by="served-version cache-coherence",
     seam="version",
     sites=lambda site: site == "version",
 )
@@ -148,7 +148,7 @@ def checkpoint_loaded_after_a_request(world: World, site: str) -> Iterator[None]
 @fault(
     "served-before-first-sync",
     breaks="C8",
-    claimed_by="fresh-at-use weight-bytes weight-values exact-probe paired-logprobs",
+    claimed_by="fresh-at-use storage-identity weight-bytes weight-values exact-probe random-probe",
     seam="finish",
     met="W65",
     links=("https://github.com/radixark/miles/issues/1724",),

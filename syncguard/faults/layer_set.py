@@ -138,5 +138,3 @@ def head_served_dequantized(world: World, site: str) -> Iterator[None]:
 
     with _excluding(world, site, keep_head), exported(world, dequantizing):
         yield
-
-

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from syncguard.checks.judgement import not_run, passed
-from syncguard.faults.registry import fault
+from syncguard.faults.registry import Arm, fault, fault_table
 from syncguard.faults.world import World
 from syncguard.verdict import Coverage, Reason
 
@@ -57,53 +57,44 @@ def _not_a_number(answer: Any) -> Any:
     return [replace(probe, output=np.full_like(probe.output, np.nan)) for probe in answer]
 
 
-_OBSERVED: Final[Mapping[str, tuple[Callable[[Any], Any], tuple[str, ...], str, str]]] = (
-    MappingProxyType(
-        {
-            "observation-raises": (
-                _raises,
-                (),
-                "observability",
-                "An observation ends in an exception.",
-            ),
-            "observation-hangs": (
-                _hangs,
-                ("probe_random", "weight_prints", "learner.logprobs"),
-                "observability",
-                "An observation does not return.",
-            ),
-            "observation-empty": (
-                _empty,
-                _ANSWERED_EMPTY,
-                "observability",
-                "An observation returns, and holds nothing.",
-            ),
-            "probe-of-nan": (
-                _not_a_number,
-                ("probe_random",),
-                "random-probe",
-                "A probe's answer is NaN, which compares as neither more nor less than a bound.",
-            ),
-            "scores-of-nan": (
-                _not_a_number,
-                ("learner.logprobs",),
-                "gross-divergence paired-logprobs",
-                "The learner's scores are NaN, which compare as neither more nor less.",
-            ),
-            "metric-missing": (
-                _without_first,
-                ("learner.prints", "learner.value_prints", "probe_exact"),
-                "observability",
-                "An observation leaves one weight out.",
-            ),
-        }
-    )
+_OBSERVED: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
+    {
+        "observation-raises": {
+            "what": "An observation ends in an exception.",
+            "change": _raises,
+            "sites": lambda site: site not in _NEVER_ASKED,
+        },
+        "observation-hangs": {
+            "what": "An observation does not return.",
+            "change": _hangs,
+            "sites": ("probe_random", "weight_prints", "learner.logprobs").__contains__,
+        },
+        "observation-empty": {
+            "what": "An observation returns, and holds nothing.",
+            "change": _empty,
+            "sites": _ANSWERED_EMPTY.__contains__,
+        },
+        "scores-of-nan": {
+            "what": "The learner's scores are NaN, which compare as neither more nor less.",
+            "change": _not_a_number,
+            "sites": "learner.logprobs".__eq__,
+        },
+        "probe-of-nan": {
+            "what": "A probe's answer is NaN, which is neither more nor less than a bound.",
+            "change": _not_a_number,
+            "sites": "probe_random".__eq__,
+            "claimed_by": "random-probe",
+        },
+        "metric-missing": {
+            "what": "An observation leaves one weight out.",
+            "change": _without_first,
+            "sites": ("learner.prints", "learner.value_prints", "probe_exact").__contains__,
+        },
+    }
 )
 
 
-def _register_observed(name: str) -> None:
-    change, chosen, claimed_by, what = _OBSERVED[name]
-
+def _observing(change: Callable[[Any], Any]) -> Arm:
     def arm(world: World, site: str) -> Iterator[None]:
         def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
             def observe(*args: Any, **kwargs: Any) -> Any:
@@ -115,19 +106,18 @@ def _register_observed(name: str) -> None:
         with world.wrap("observe", site, wrapper):
             yield
 
-    arm.__doc__ = f"{what}\n\nThe checks that need it must say so; silence is no pass."
-    fault(
-        name,
-        breaks="C7",
-        claimed_by=claimed_by,
-        seam="observe",
-        sites=lambda site: site in chosen if chosen else site not in _NEVER_ASKED,
-        silent=False,
-    )(arm)
+    return arm
 
 
-for _name in _OBSERVED:
-    _register_observed(_name)
+fault_table(
+    _OBSERVED,
+    _observing,
+    shows="The checks that need it must say so; silence is no pass.",
+    breaks="C7",
+    claimed_by="observability",
+    seam="observe",
+    silent=False,
+)
 
 
 @fault(
@@ -182,41 +172,56 @@ def _exceeds_bound(**observations: Any) -> Any:
     return passed("within the bound", Coverage(1, 1), measured=2.0, bound=1.0)
 
 
-_JUDGED: Final[Mapping[str, tuple[Callable[..., Any], str]]] = MappingProxyType(
+_JUDGED: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
     {
-        "check-returns-nothing": (_answers_none, "A check returns no judgement."),
-        "check-exits": (_exits, "A check ends the process that runs it, with status 0."),
-        "check-covers-nothing": (_covers_nothing, "A check passes without looking at anything."),
-        "check-measures-nan": (_measures_nan, "A check passes with NaN as its measured value."),
-        "check-exceeds-bound": (_exceeds_bound, "A check passes over its own bound."),
+        "check-returns-nothing": {
+            "judge": _answers_none,
+            "what": "A check returns no judgement.",
+        },
+        "check-exits": {
+            "judge": _exits,
+            "what": "A check ends the process that runs it, with status 0.",
+        },
+        "check-covers-nothing": {
+            "judge": _covers_nothing,
+            "what": "A check passes without looking at anything.",
+        },
+        "check-measures-nan": {
+            "judge": _measures_nan,
+            "what": "A check passes with NaN as its measured value.",
+        },
+        "check-exceeds-bound": {
+            "judge": _exceeds_bound,
+            "what": "A check passes over its own bound.",
+        },
     }
 )
 
 
-def _answering(world: World, site: str, judge: Callable[..., Any]) -> Iterator[None]:
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        def ask(check: Any, view: Any) -> Any:
-            world.fire()
-            return original(replace(check, judge=judge), view)
-
-        return ask
-
-    with world.wrap("check", site, wrapper):
-        yield
-
-
-def _register_judged(name: str) -> None:
-    judge, what = _JUDGED[name]
-
+def _answering(judge: Callable[..., Any]) -> Arm:
     def arm(world: World, site: str) -> Iterator[None]:
-        yield from _answering(world, site, judge)
+        def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+            def ask(check: Any, view: Any) -> Any:
+                world.fire()
+                return original(replace(check, judge=judge), view)
 
-    arm.__doc__ = f"{what}\n\nThe runner must not take it for a pass."
-    fault(name, breaks="C7", claimed_by="observability", seam="check", silent=False)(arm)
+            return ask
+
+        with world.wrap("check", site, wrapper):
+            yield
+
+    return arm
 
 
-for _name in _JUDGED:
-    _register_judged(_name)
+fault_table(
+    _JUDGED,
+    _answering,
+    shows="The runner must not take it for a pass.",
+    breaks="C7",
+    claimed_by="observability",
+    seam="check",
+    silent=False,
+)
 
 
 @fault("check-excuses-itself", breaks="C7", claimed_by="", seam="check")
@@ -231,7 +236,7 @@ def check_excuses_itself(world: World, site: str) -> Iterator[None]:
         del observations
         return not_run(Reason.NOT_APPLICABLE, "there is nothing to judge")
 
-    yield from _answering(world, site, excuse)
+    yield from _answering(excuse)(world, site)
 
 
 @fault(

@@ -55,7 +55,7 @@ def kernel_chosen_again(world: World, site: str) -> Iterator[None]:
 @fault(
     "expert-placement-ignored",
     breaks="C2 C13",
-    claimed_by="weight-bytes weight-values exact-probe",
+    claimed_by="weight-bytes weight-values exact-probe random-probe",
     seam="placement",
     topology=_BALANCED,
     met="W49",
@@ -89,7 +89,7 @@ def expert_placement_ignored(world: World, site: str) -> Iterator[None]:
 @fault(
     "expert-placement-reset",
     breaks="C13 C2",
-    claimed_by="placement preserved-state weight-bytes weight-values",
+    claimed_by="placement preserved-state weight-bytes weight-values exact-probe",
     seam="finish",
     topology=_BALANCED,
     met="W49",

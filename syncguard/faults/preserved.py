@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from syncguard.faults.registry import fault
+from syncguard.faults.registry import fault, fault_table
 from syncguard.faults.tools import same_bytes
 from syncguard.faults.world import World
 
@@ -67,36 +67,29 @@ _LOST: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
 )
 
 
-def _register(name: str) -> None:
-    row = dict(_LOST[name])
-    what, shows = row.pop("what"), row.pop("shows")
+def _lost(world: World, site: str) -> Iterator[None]:
+    """Do not keep one tensor aside; at the end it gets its content back."""
+    held = next(tensor for path, tensor in world.engine.memory.tensors() if path == site)
+    content = held.detach().clone()
 
-    def arm(world: World, site: str) -> Iterator[None]:
-        kept = [(t, t.detach().clone()) for path, t in world.engine.memory.tensors() if path == site]
+    def wrapper(original: Callable[..., bool]) -> Callable[..., bool]:
+        del original
 
-        def wrapper(original: Callable[..., bool]) -> Callable[..., bool]:
-            del original
+        def keeps(path: str, tensor: torch.Tensor) -> bool:
+            del path, tensor
+            world.fire()
+            return False
 
-            def keeps(path: str, tensor: torch.Tensor) -> bool:
-                del path, tensor
-                world.fire()
-                return False
+        return keeps
 
-            return keeps
-
-        try:
-            with world.wrap("backup", site, wrapper), _paused(world, lambda: None):
-                yield
-        finally:
-            for tensor, content in kept:
-                tensor.detach().copy_(content)
-
-    arm.__doc__ = f"{what}\n\n{shows}"
-    fault(name, breaks="C10", claimed_by="preserved-state", seam="backup", **row)(arm)
+    try:
+        with world.wrap("backup", site, wrapper), _paused(world, lambda: None):
+            yield
+    finally:
+        held.detach().copy_(content)
 
 
-for _name in _LOST:
-    _register(_name)
+fault_table(_LOST, lambda: _lost, breaks="C10", claimed_by="preserved-state", seam="backup")
 
 
 @fault(

@@ -17,14 +17,25 @@ from syncguard.conditions import CONDITIONS
 from syncguard.faults.world import World
 from syncguard.seams import SEAM_NAMES
 
-__all__ = ["FAULTS", "Fault", "fault"]
+__all__ = ["FAULTS", "NOT_REENACTED", "Arm", "Fault", "fault", "fault_table"]
 
 Arm = Callable[[World, str], Iterator[None]]
+"""Arms a fault at a site, yields while it is armed, and restores."""
 
 _FAULTS: Final[dict[str, "Fault"]] = {}
 
 FAULTS: Final = MappingProxyType(_FAULTS)
 """All registered faults by name, in the order of registration."""
+
+
+NOT_REENACTED: Final = MappingProxyType(
+    {
+        "W31": "an upgrade changed the default kernel under an unchanged configuration: within one "
+        "run nothing changes; the report names the kernel of each layer, to be compared with that "
+        "of the last good run",
+    }
+)
+"""Faults met in the wild that no fault here stands for, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +149,31 @@ def fault(
         return arm
 
     return register
+
+
+def fault_table(
+    rows: Mapping[str, Mapping[str, Any]], make_arm: Callable[..., Arm], **shared: Any
+) -> None:
+    """Register several faults of one mechanism, one a row.
+
+    Args:
+        rows: Name to a row: ``what`` and ``shows``, the first line and the rest of the
+            explanation, arguments of `fault`, and arguments of ``make_arm``.
+        make_arm: Gives the generator function of a row, from what remains of it.
+        shared: Arguments of `fault` that the rows have in common; a row's own come first.
+    """
+    known = inspect.signature(fault).parameters
+    for name, row in rows.items():
+        given = {**shared, **row}
+        explanation = f"{given.pop('what')}\n\n{given.pop('shows')}"
+        options = {key: value for key, value in given.items() if key in known}
+        arm = make_arm(**{key: value for key, value in given.items() if key not in known})
+        fault(name, **options)(_explained(arm, explanation))
+
+
+def _explained(arm: Arm, explanation: str) -> Arm:
+    def explained(world: World, site: str) -> Iterator[None]:
+        yield from arm(world, site)
+
+    explained.__doc__ = explanation
+    return explained

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from syncguard.faults.registry import fault
+from syncguard.faults.registry import Arm, fault, fault_table
 from syncguard.faults.tools import octets, same_bytes, started_from
 from syncguard.faults.world import World
 from syncguard.grids import SCALE_RULES, quantize
@@ -29,6 +29,7 @@ _TILE: Final = (128, 4)
 _LARGEST: Final = 0x7E
 _BIAS: Final = 127
 _DIFFERENT: Final = "weight-bytes weight-values exact-probe"
+_FAR_OFF: Final = f"{_DIFFERENT} random-probe"
 
 
 def _requantizing(world: World, site: str, change: Change) -> AbstractContextManager[None]:
@@ -77,7 +78,7 @@ def _tile_of_zeros(weight: torch.Tensor, elements: torch.Tensor, scales: torch.T
 
 def _constant_scale(weight: torch.Tensor, elements: torch.Tensor, scales: torch.Tensor) -> Grid:
     scales.fill_(_BIAS)
-    blocks = weight.float().unflatten(-1, (-1, _BLOCK))
+    blocks = _blocks(weight.float())
     return blocks.to(elements.dtype).view(elements.shape), scales
 
 
@@ -90,18 +91,22 @@ def _square_blocks(weight: torch.Tensor, elements: torch.Tensor, scales: torch.T
     for first in range(0, scales.shape[-2], _BLOCK):
         tile = scales[..., first : first + _BLOCK, :]
         tile.copy_(tile.amax(-2, keepdim=True).expand_as(tile))
-    blocks = weight.float().unflatten(-1, (-1, _BLOCK))
+    blocks = _blocks(weight.float())
     units = blocks / torch.exp2(scales.float() - _BIAS)[..., None]
     return units.to(elements.dtype).view(elements.shape), scales
 
 
 def _same_values(weight: torch.Tensor, elements: torch.Tensor, scales: torch.Tensor) -> Grid:
     """In the blocks where it is exact: half the elements, twice the scale."""
-    blocks = elements.float().unflatten(-1, (-1, _BLOCK))
+    blocks = _blocks(elements.float())
     halves = (blocks / 2).to(elements.dtype)
     exact = (halves.float() * 2 == blocks).all(-1, keepdim=True)
     mixed = torch.where(exact, octets(halves), elements.view(torch.uint8).view(halves.shape))
     return mixed.view(elements.dtype).view(elements.shape), scales + exact[..., 0].to(scales.dtype)
+
+
+def _blocks(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.unflatten(tensor, -1, (-1, _BLOCK))
 
 
 def _nonzero_block(elements: torch.Tensor) -> int:
@@ -109,70 +114,77 @@ def _nonzero_block(elements: torch.Tensor) -> int:
     return int(blocks[len(blocks) // 2])
 
 
-_CHANGES: Final[Mapping[str, tuple[Change, str, str]]] = MappingProxyType(
+_CHANGES: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
     {
-        "scale-byte-high": (_scale_step(1), _DIFFERENT, "One scale byte is one too high."),
-        "scale-byte-low": (_scale_step(-1), _DIFFERENT, "One scale byte is one too low."),
-        "element-low-bit": (_element_bits(0x01), _DIFFERENT, "The last bit of one element differs."),
-        "element-sign": (_element_bits(0x80), _DIFFERENT, "The sign of one element differs."),
-        "scale-tile-of-zeros": (
-            _tile_of_zeros,
-            _DIFFERENT,
-            "A tile of 128 x 4 scales holds zeros, the smallest scale, as memory that is zeroed.",
-        ),
-        "constant-scale": (
-            _constant_scale,
-            _DIFFERENT,
-            "Every scale is 1, and elements are rounded as if there were none.",
-        ),
-        "square-blocks": (
-            _square_blocks,
-            "weight-bytes",
-            "Scales belong to blocks of 32 x 32, as for training with transposes, not to 32 x 1.",
-        ),
-        "same-values-other-bytes": (
-            _same_values,
-            "weight-bytes",
-            "Some blocks hold half the elements and twice the scale: the same values.",
-        ),
+        "scale-byte-high": {
+            "change": _scale_step(1),
+            "what": "One scale byte is one too high.",
+            "claimed_by": _FAR_OFF,
+        },
+        "scale-byte-low": {
+            "change": _scale_step(-1),
+            "what": "One scale byte is one too low.",
+            "claimed_by": _FAR_OFF,
+        },
+        "element-low-bit": {
+            "change": _element_bits(0x01),
+            "what": "The last bit of one element differs.",
+        },
+        "element-sign": {
+            "change": _element_bits(0x80),
+            "what": "The sign of one element differs.",
+        },
+        "scale-tile-of-zeros": {
+            "change": _tile_of_zeros,
+            "what": "A tile of 128 x 4 scales holds zeros, as memory that is zeroed.",
+            "claimed_by": _FAR_OFF,
+        },
+        "constant-scale": {
+            "change": _constant_scale,
+            "what": "Every scale is 1, and elements are rounded as if there were none.",
+            "claimed_by": _FAR_OFF,
+        },
+        "square-blocks": {
+            "change": _square_blocks,
+            "what": "Scales belong to blocks of 32 x 32, as for training with transposes.",
+            "claimed_by": "weight-bytes",
+        },
+        "same-values-other-bytes": {
+            "change": _same_values,
+            "what": "Some blocks hold half the elements and twice the scale: the same values.",
+            "claimed_by": "weight-bytes",
+        },
     }
     | {
-        f"scale-rule-{rule}": (
-            _rule(rule),
-            "weight-bytes" if rule == "ceil" else _DIFFERENT,
-            f"The engine rounds scales by the rule {rule!r} ({SCALE_RULES[rule].used_by}).",
-        )
-        for rule in SCALE_RULES
-        if rule != "round_up"
+        f"scale-rule-{name}": {
+            "change": _rule(name),
+            "what": f"The engine rounds scales by the rule {name!r} ({rule.used_by}).",
+            "claimed_by": "weight-bytes" if name == "ceil" else _FAR_OFF,
+        }
+        for name, rule in SCALE_RULES.items()
+        if name != "round_up"
     }
 )
-"""Name to what changes, the checks that claim it, and what it is."""
-
-_SHOWS: Final = (
-    "Nothing but a small offset of KL shows it, if anything does. Compare the quantizers of both "
-    "sides on one tensor, `syncguard.grids.canary`, byte for byte."
-)
 
 
-def _register(name: str) -> None:
-    change, claimed_by, what = _CHANGES[name]
-
+def _requantizing_by(change: Change) -> Arm:
     def arm(world: World, site: str) -> Iterator[None]:
         with _requantizing(world, site, change):
             yield
 
-    arm.__doc__ = f"{what}\n\n{_SHOWS}"
-    fault(
-        name,
-        breaks="C2",
-        claimed_by=claimed_by,
-        seam="quantizer",
-        sites=lambda site: site != "learner",
-    )(arm)
+    return arm
 
 
-for _name in _CHANGES:
-    _register(_name)
+fault_table(
+    _CHANGES,
+    _requantizing_by,
+    shows="Nothing but a small offset of KL shows it, if anything does. Compare the quantizers of "
+    "both sides on one tensor, `syncguard.grids.canary`, byte for byte.",
+    breaks="C2",
+    claimed_by=_DIFFERENT,
+    seam="quantizer",
+    sites=lambda site: site != "learner",
+)
 
 
 @fault(
@@ -222,7 +234,7 @@ def zero_block_scale_one(world: World, site: str) -> Iterator[None]:
     """
 
     def change(weight: torch.Tensor, elements: torch.Tensor, scales: torch.Tensor) -> Grid:
-        zero = (octets(elements) & 0x7F).unflatten(-1, (-1, _BLOCK)).amax(-1) == 0
+        zero = _blocks(octets(elements) & 0x7F).amax(-1) == 0
         return elements, torch.where(zero, torch.ones_like(scales), scales)
 
     with started_from(world, _with_zero_block), _requantizing(world, site, change):

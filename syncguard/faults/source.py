@@ -6,13 +6,13 @@ from typing import Any, Final
 
 import torch
 
-from syncguard.faults.registry import fault
+from syncguard.faults.registry import Arm, fault, fault_table
 from syncguard.faults.tools import Item, exported, same_bytes
 from syncguard.faults.world import World
 
 __all__ = ["buffers_initialized_late", "merging_drifts"]
 
-_STALE: Final = "weight-bytes exported-weights"
+_STALE: Final = "exported-weights weight-bytes weight-values exact-probe"
 
 _SOURCES: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
     {
@@ -44,11 +44,11 @@ _SOURCES: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
 )
 
 
-def _register(name: str) -> None:
-    row = dict(_SOURCES[name])
-    chosen, what, shows = row.pop("chosen"), row.pop("what"), row.pop("shows")
+def _sending_base(chosen: Callable[[str], bool]) -> Arm:
+    """Send some weights as they were when the fault was armed."""
 
     def arm(world: World, site: str) -> Iterator[None]:
+        del site
         base = {name: tensor.clone() for name, tensor in world.learner.weights() if chosen(name)}
 
         def stale(items: Iterator[Item]) -> Iterator[Item]:
@@ -60,18 +60,16 @@ def _register(name: str) -> None:
         with exported(world, stale):
             yield
 
-    arm.__doc__ = f"{what}\n\n{shows}"
-    fault(name, breaks="C12 C2", claimed_by=_STALE, seam="export", late=True, **row)(arm)
+    return arm
 
 
-for _name in _SOURCES:
-    _register(_name)
+fault_table(_SOURCES, _sending_base, breaks="C12 C2", claimed_by=_STALE, seam="export", late=True)
 
 
 @fault(
     "delta-lost",
     breaks="C5 C2",
-    claimed_by="weight-bytes exported-weights",
+    claimed_by=_STALE,
     seam="export",
     met="W47",
     links=(
@@ -101,6 +99,12 @@ def delta_lost(world: World, site: str) -> Iterator[None]:
         yield
 
 
+def _live_exports(world: World) -> list[str]:
+    """The export, where it hands out the learner's own tensors and no copies."""
+    one, other = (next(iter(world.learner.weights()))[1] for _ in range(2))
+    return ["learner"] if one.data_ptr() == other.data_ptr() else []
+
+
 @fault(
     "merging-drifts",
     breaks="C12",
@@ -109,6 +113,7 @@ def delta_lost(world: World, site: str) -> Iterator[None]:
     met="W43",
     links=("https://github.com/modelscope/ms-swift/pull/10154",),
     late=True,
+    at=_live_exports,
 )
 def merging_drifts(world: World, site: str) -> Iterator[None]:
     """To merge an adapter and to take it out again is not exact in bf16: the export trains.

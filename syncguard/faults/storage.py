@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import torch
 
-from syncguard.faults.registry import fault
+from syncguard.faults.registry import fault, fault_table
 from syncguard.faults.world import World
 
 __all__ = ["constants_made_again", "parameters_rebound", "workspace_made_again"]
@@ -41,30 +41,22 @@ _REBOUND: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
 )
 
 
-def _register_rebound(name: str) -> None:
-    row = dict(_REBOUND[name])
-    what, shows = row.pop("what"), row.pop("shows")
+def _derived_rebound(world: World, site: str) -> Iterator[None]:
+    def wrapper(original: Callable[..., None]) -> Callable[..., None]:
+        def bind(layer: Any, name: str, fresh: torch.Tensor) -> None:
+            world.fire(hasattr(layer, name))
+            if hasattr(layer, name):
+                setattr(layer, name, fresh)
+            else:
+                original(layer, name, fresh)
 
-    def arm(world: World, site: str) -> Iterator[None]:
-        def wrapper(original: Callable[..., None]) -> Callable[..., None]:
-            def bind(layer: Any, name: str, fresh: torch.Tensor) -> None:
-                world.fire(hasattr(layer, name))
-                if hasattr(layer, name):
-                    setattr(layer, name, fresh)
-                else:
-                    original(layer, name, fresh)
+        return bind
 
-            return bind
-
-        with world.wrap("storage", site, wrapper):
-            yield
-
-    arm.__doc__ = f"{what}\n\n{shows}"
-    fault(name, breaks="C4", claimed_by=_MOVED, seam="storage", **row)(arm)
+    with world.wrap("storage", site, wrapper):
+        yield
 
 
-for _name in _REBOUND:
-    _register_rebound(_name)
+fault_table(_REBOUND, lambda: _derived_rebound, breaks="C4", claimed_by=_MOVED, seam="storage")
 
 
 def parameters_rebound(world: World, site: str) -> Iterator[None]:
@@ -109,19 +101,7 @@ _PARAMETERS: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
 )
 
 
-def _register_parameters(name: str) -> None:
-    row = dict(_PARAMETERS[name])
-    what, shows = row.pop("what"), row.pop("shows")
-
-    def arm(world: World, site: str) -> Iterator[None]:
-        yield from parameters_rebound(world, site)
-
-    arm.__doc__ = f"{what}\n\n{shows}"
-    fault(name, breaks="C4", claimed_by=_MOVED, seam="fold", **row)(arm)
-
-
-for _name in _PARAMETERS:
-    _register_parameters(_name)
+fault_table(_PARAMETERS, lambda: parameters_rebound, breaks="C4", claimed_by=_MOVED, seam="fold")
 
 
 @fault(

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from syncguard.faults.registry import fault
+from syncguard.faults.registry import Arm, fault, fault_table
 from syncguard.faults.tools import (
     Item,
     exported,
@@ -23,8 +23,9 @@ from syncguard.faults.world import World
 
 __all__ = ["gate_and_up_swapped", "shard_id_ignored"]
 
-_WRONG: Final = "weight-bytes weight-values"
-_WRONG_MATRIX: Final = f"{_WRONG} exact-probe random-probe"
+_WRITTEN: Final = "weight-bytes weight-values"
+_WRONG: Final = f"exported-weights {_WRITTEN}"
+_WRONG_MATRIX: Final = f"{_WRONG} exact-probe"
 _SERIALIZED: Final = {"wire": "mxfp8"}
 _EXPERTS: Final = {"experts": 4, "layers": 1}
 
@@ -61,8 +62,7 @@ _CHANGED: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
         "rows-rolled": {
             "change": _first_row_last,
             "at": matrices,
-            "text": "The rows of one weight are moved by one, as by a gather that begins at the "
-            "wrong rank.",
+            "what": "The rows of one weight are moved by one, as by a gather from the wrong rank.",
         },
         "square-matrix-transposed": {
             "change": lambda tensor: tensor.t().contiguous(),
@@ -73,8 +73,8 @@ _CHANGED: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
                 "https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/3162",
                 "https://github.com/modal-projects/training-gym/pull/100",
             ),
-            "text": "The exporter transposes a matrix once too often; a square one raises no error."
-            "\n\nMet with KL 13, reward 0 and gibberish.",
+            "what": "The exporter transposes a square matrix once too often, which raises no error.",
+            "shows": "Met with KL 13, reward 0 and gibberish.",
         },
         "strides-ignored": {
             "change": _ignoring_strides,
@@ -84,12 +84,12 @@ _CHANGED: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
                 "https://github.com/OpenRLHF/OpenRLHF/pull/1348",
                 "https://github.com/modelscope/ms-swift/pull/10005",
             ),
-            "text": "A tensor that is not contiguous travels in the order of its storage.",
+            "what": "A tensor that is not contiguous travels in the order of its storage.",
         },
         "rounded-to-fp8": {
             "change": _as_fp8,
             "at": matrices,
-            "text": "A weight passes a cast to E4M3 without a scale on its way.",
+            "what": "A weight passes a cast to E4M3 without a scale on its way.",
         },
         "router-bias-rounded": {
             "change": _as_bf16,
@@ -101,9 +101,9 @@ _CHANGED: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
                 "https://github.com/NVIDIA-NeMo/RL/pull/3540",
                 "https://github.com/radixark/miles/pull/811",
             ),
-            "text": "A float32 router bias is cast to the policy's bfloat16 on its way.\n\nIts "
-            "values lie close together and far from zero: 238 values became 8, and the choice of "
-            "experts differs for most tokens. Ask that each cast be lossless.",
+            "what": "A float32 router bias is cast to the policy's bfloat16 on its way.",
+            "shows": "Its values lie close together and far from zero: 238 values became 8, and the "
+            "choice of experts differs for most tokens. Ask that each cast be lossless.",
         },
         "unwritten-memory-sent": {
             "change": _leftover,
@@ -111,9 +111,9 @@ _CHANGED: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
             "claimed_by": _WRONG,
             "met": "W46",
             "links": ("https://github.com/lightseekorg/tokenspeed/issues/1373",),
-            "text": "No transfer takes place, and what the receive buffer held is loaded.\n\nThe "
-            "call reports success and outputs do change, so asking whether they changed is no "
-            "check.",
+            "what": "No transfer takes place, and what the receive buffer held is loaded.",
+            "shows": "The call reports success and outputs do change, so to ask whether they changed "
+            "is no check.",
         },
     }
 )
@@ -121,27 +121,21 @@ _CHANGED: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
 _TODO: Final = "Compare fingerprints by name on both sides of the wire."
 
 
-def _register(name: str) -> None:
-    row = dict(_CHANGED[name])
-    change, text = row.pop("change"), row.pop("text")
-
+def _sending(change: Callable[[torch.Tensor], torch.Tensor]) -> Arm:
     def arm(world: World, site: str) -> Iterator[None]:
         with exported(world, rewriting(world, site, change)):
             yield
 
-    arm.__doc__ = text if "\n\n" in text else f"{text}\n\n{_TODO}"
-    row.setdefault("claimed_by", _WRONG)
-    fault(name, breaks="C2", seam="export", **row)(arm)
+    return arm
 
 
-for _name in _CHANGED:
-    _register(_name)
+fault_table(_CHANGED, _sending, shows=_TODO, breaks="C2", claimed_by=_WRONG_MATRIX, seam="export")
 
 
 @fault(
     "rounded-to-fp16",
     breaks="C2",
-    claimed_by=f"{_WRONG} exact-probe",
+    claimed_by=_WRONG_MATRIX,
     seam="export",
     at=lambda world: matrices(world) if hasattr(world.learner, "start_from") else (),
 )
@@ -171,7 +165,7 @@ def rounded_to_fp16(world: World, site: str) -> Iterator[None]:
 @fault(
     "gate-and-up-swapped",
     breaks="C2",
-    claimed_by=_WRONG_MATRIX,
+    claimed_by=f"{_WRONG_MATRIX} random-probe",
     seam="export",
     at=sent(lambda name, tensor: name.endswith("gate_proj.weight")),
 )
@@ -195,7 +189,7 @@ def gate_and_up_swapped(world: World, site: str) -> Iterator[None]:
 @fault(
     "names-in-another-order",
     breaks="C2",
-    claimed_by=_WRONG,
+    claimed_by=f"{_WRONG_MATRIX} random-probe",
     seam="export",
     topology={"kv_scales": True, "layers": 1},
     met="W37",
@@ -232,7 +226,7 @@ def _is_scale(name: str, tensor: torch.Tensor) -> bool:
 @fault(
     "scale-names-of-another-layer",
     breaks="C2 C5",
-    claimed_by=f"ledger session {_WRONG_MATRIX}",
+    claimed_by=f"ledger session {_WRONG_MATRIX} random-probe",
     seam="export",
     topology=_SERIALIZED,
     at=sent(_is_scale),
@@ -259,7 +253,7 @@ def scale_names_of_another_layer(world: World, site: str) -> Iterator[None]:
 @fault(
     "unquantized-weight-sent",
     breaks="C2 C1",
-    claimed_by=f"ledger session {_WRONG_MATRIX}",
+    claimed_by=f"ledger session {_WRONG_MATRIX} random-probe",
     seam="export",
     topology=_SERIALIZED,
     at=sent(lambda name, tensor: tensor.dtype == torch.float8_e4m3fn),
@@ -288,7 +282,7 @@ def unquantized_weight_sent(world: World, site: str) -> Iterator[None]:
 @fault(
     "shard-id-ignored",
     breaks="C2 C5",
-    claimed_by=_WRONG_MATRIX,
+    claimed_by=f"{_WRITTEN} exact-probe random-probe",
     seam="loader",
     met="W74",
     links=("https://github.com/NVIDIA-NeMo/RL/pull/2983",),

@@ -72,8 +72,8 @@ class World:
             side.restart()
 
     def _owner(self, name: str, site: str) -> Any:
-        offered = getattr(self.engine, "seams", dict)().get(name, {})
-        return self.engine if site in offered else self.learner
+        seams: Seams = getattr(self.engine, "seams", dict)()
+        return self.engine if site in seams.get(name, {}) else self.learner
 
 
 def _asked(name: str) -> Seam:

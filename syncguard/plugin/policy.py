@@ -64,5 +64,5 @@ def _in_full(verdicts: Iterable[Verdict]) -> list[str]:
         out = io.StringIO()
         console = Console(file=out, width=_WIDTH, color_system=None, legacy_windows=False)
         console.print(block, highlight=False)
-        blocks.append("\n".join(line.rstrip() for line in out.getvalue().splitlines()))
+        blocks.append("\n".join(line.rstrip() for line in out.getvalue().splitlines()).rstrip())
     return blocks

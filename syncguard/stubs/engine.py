@@ -1,7 +1,7 @@
 """The stub of an engine: the adapter of a small sampler that lives in this process."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from syncguard.observations import (
     EngineLayer,
     GraphReads,
     ProbeOutput,
+    QuantizedCanary,
     Rederivation,
     ServedRequest,
     StoredTensor,
@@ -255,6 +256,16 @@ class StubEngine:
     def probe_random(self, rows: int, seed: int) -> Sequence[ProbeOutput]:
         """See `syncguard.protocols.Engine`."""
         return observe.probe_random(self.ranks, self._specs, rows, seed)
+
+    @inference()
+    def probe_blocks(self, modules: Collection[str], seed: int) -> Sequence[ProbeOutput]:
+        """See `syncguard.protocols.Engine`."""
+        return observe.probe_blocks(self.ranks, self._specs, modules, seed)
+
+    @inference()
+    def quantize_canary(self) -> QuantizedCanary | None:
+        """See `syncguard.protocols.Engine`; serialized weights meet no quantizer of the engine."""
+        return observe.quantize_canary(self.ranks) if self.topology.wire == "bf16" else None
 
     @inference()
     def rederive(self) -> Sequence[Rederivation]:

@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 
 from syncguard.fingerprint import fingerprint, row_prints, value_print
-from syncguard.grids import dequantize, quantize
+from syncguard.grids import canary, dequantize, quantize
 from syncguard.learners.scoring import score, token_logprobs
-from syncguard.observations import LearnerLayer, StepReport, WeightPrint
+from syncguard.observations import LearnerLayer, QuantizedCanary, StepReport, WeightPrint
 from syncguard.seams import Seam, Seams
 from syncguard.stubs.policy import forward
 from syncguard.stubs.threads import inference, single_thread
@@ -139,6 +139,13 @@ class StubLearner:
         """Round one weight to its forward grid: elements and scales."""
         del name
         return quantize(weight)
+
+    def quantize_canary(self) -> QuantizedCanary | None:
+        """See `syncguard.protocols.Learner`."""
+        if self.topology.quantization == "none":
+            return None
+        elements, scales = self.quantize("", canary())
+        return QuantizedCanary(elements, scales, dequantize(elements, scales))
 
     def master(self, name: str) -> torch.Tensor:
         """The float32 master of one weight, before rounding to the model's dtype."""

@@ -1,6 +1,6 @@
 """Observations of the stub's ranks, made where the tensors live; see `syncguard.stubs.merging`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,8 +8,16 @@ import torch
 from numpy.typing import NDArray
 
 from syncguard.fingerprint import row_prints, value_print
-from syncguard.observations import EngineLayer, ProbeOutput, Rederivation, Unreadable, WeightPrint
-from syncguard.probes import identity_rows, random_rows
+from syncguard.grids import canary
+from syncguard.observations import (
+    EngineLayer,
+    ProbeOutput,
+    QuantizedCanary,
+    Rederivation,
+    Unreadable,
+    WeightPrint,
+)
+from syncguard.probes import block_rows, identity_rows, random_rows
 from syncguard.stubs.build import StubRank
 from syncguard.stubs.merging import Merger
 from syncguard.stubs.reading import GRIDS, component_of, components, held, parameters, part
@@ -20,8 +28,10 @@ __all__ = [
     "fetch_rows",
     "layer_table",
     "poison",
+    "probe_blocks",
     "probe_exact",
     "probe_random",
+    "quantize_canary",
     "rederive",
     "weight_prints",
 ]
@@ -86,28 +96,54 @@ def probe_random(
     ranks: Sequence[StubRank], specs: Specs, rows: int, seed: int
 ) -> list[ProbeOutput]:
     """See `syncguard.protocols.Engine.probe_random`; each expert's products on their own."""
+    return _probe(ranks, specs, lambda width: random_rows(rows, width, seed, torch.bfloat16))
+
+
+def probe_blocks(
+    ranks: Sequence[StubRank], specs: Specs, modules: Collection[str], seed: int
+) -> list[ProbeOutput]:
+    """See `syncguard.protocols.Engine.probe_blocks`."""
+    return _probe(ranks, specs, lambda width: block_rows(width, seed, torch.bfloat16), modules)
+
+
+def _probe(
+    ranks: Sequence[StubRank],
+    specs: Specs,
+    rows: Callable[[int], torch.Tensor],
+    modules: Collection[str] | None = None,
+) -> list[ProbeOutput]:
+    """Run serving paths on the rows of a width; all modules' paths unless some are named."""
     sums: dict[tuple[str, str], torch.Tensor] = {}
-    modules: dict[str, str] = {}
     seen: set[tuple[str, int, int]] = set()
     for rank in ranks:
         for layer in rank.stub_layers:
             for matrix in layer.matrices if layer.parts and layer.kind != "embedding" else ():
+                module = _module(layer, matrix)
+                if modules is not None and module not in modules:
+                    continue
                 names = list(held(layer, matrix))
                 columns = names[0][1].source_columns
                 assert columns is not None, "matrices have columns"  # noqa: S101
-                width = specs[names[0][0]].shape[1]
-                x = random_rows(rows, width, seed, torch.bfloat16)[:, columns].contiguous()
-                y = serving_product(layer, matrix, x).mT
+                x = rows(specs[names[0][0]].shape[1])
+                y = serving_product(layer, matrix, x[:, columns].contiguous()).mT
                 for name, shard in names:
                     place = name, shard.source_rows.start, columns.start
                     if place in seen:
                         continue
                     seen.add(place)
-                    module = _module(layer, matrix)
-                    modules[name] = module
-                    total = sums.setdefault((module, name), torch.zeros(specs[name].shape[0], rows))
-                    total[shard.source_rows] += part(y, shard)
+                    empty = torch.zeros(specs[name].shape[0], len(x))
+                    sums.setdefault((module, name), empty)[shard.source_rows] += part(y, shard)
     return _outputs(sums)
+
+
+def quantize_canary(ranks: Sequence[StubRank]) -> QuantizedCanary | None:
+    """See `syncguard.protocols.Engine.quantize_canary`: by the first method that quantizes."""
+    methods = (layer.quant_method for rank in ranks for layer in rank.stub_layers)
+    method: Any = next((method for method in methods if hasattr(method, "quantize")), None)
+    if method is None:
+        return None
+    elements, scales = method.quantize(canary())
+    return QuantizedCanary(elements, scales, served=None)
 
 
 def rederive(ranks: Sequence[StubRank], prefix: Any) -> list[Rederivation]:

@@ -23,6 +23,7 @@ from syncguard.observations import (
     WeightPrint,
 )
 from syncguard.observing import SyncContext, View
+from syncguard.verdict import Reason, Status
 
 Tensors = dict[str, torch.Tensor]
 Answer = WeightPrint | Unreadable
@@ -230,6 +231,35 @@ def is_complete(judgement: Judgement) -> bool:
     """Whether a failure's message has all of its parts."""
     wanted = {"what", "where", "expected", "got", "likely cause", "what to do"}
     return wanted <= {name for name, text in parts_of(judgement).items() if text}
+
+
+def passes(judgement: Judgement, layers: int) -> bool:
+    """Whether an answer is a full pass of so many layers, with nothing measured."""
+    coverage = judgement.coverage
+    assert judgement.message
+    assert (judgement.measured, judgement.bound) == (0, 0)
+    return judgement.status is Status.PASS and (
+        coverage.layers_checked == coverage.layers_total == layers
+    )
+
+
+def fails(judgement: Judgement, subject: str, measured: int = 1) -> bool:
+    """Whether an answer is a failure in full that names a subject."""
+    assert is_complete(judgement)
+    assert (judgement.measured, judgement.bound) == (measured, 0)
+    assert subject in judgement.message
+    return (judgement.status, judgement.subject) == (Status.FAIL, subject)
+
+
+def silent(judgement: Judgement, reason: Reason) -> bool:
+    """Whether an answer says that and why it is none."""
+    assert judgement.message
+    return (judgement.status, judgement.reason) == (Status.NOT_RUN, reason)
+
+
+def a_record(**fields: Any) -> SyncRecord:
+    """The record of sync 2, which went well."""
+    return SyncRecord(2, "2", **{"served_version": "2", **fields})
 
 
 def _name(key: str) -> str:
