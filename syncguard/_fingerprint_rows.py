@@ -9,7 +9,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Segment", "byte_rows", "matrices", "segments", "sign_bits"]
+__all__ = ["Segment", "byte_rows", "copied", "matrices", "segments", "sign_bits"]
 
 _COPIED_BYTES: Final = 1 << 22
 
@@ -64,12 +64,14 @@ def byte_rows(matrix: torch.Tensor) -> Iterator[torch.Tensor]:
         return
     step = max(1, _COPIED_BYTES // (matrix.shape[1] * matrix.element_size()))
     for row in range(0, matrix.shape[0], step):
-        yield _copied(matrix[row : row + step]).view(torch.uint8)
+        yield copied(matrix[row : row + step]).view(torch.uint8)
 
 
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    # Not Tensor.contiguous: that leaves dimensions of size 1 at any stride, and then bytes cannot
-    # be viewed.
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a contiguous copy whose bytes can be viewed.
+
+    `Tensor.contiguous` leaves dimensions of size 1 at any stride, which a view then refuses.
+    """
     return tensor.clone(memory_format=torch.contiguous_format)
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from syncguard._fingerprint_rows import matrices, sign_bits
+from syncguard._fingerprint_rows import copied, matrices, sign_bits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,10 +137,11 @@ def block_prints(
     whole = tensor.detach().reshape(1, -1) if tensor.ndim < 2 else tensor.detach()
     picked = [whole[tuple(int(i) for i in np.unravel_index(row, shape))] for row in rows]
     # Not torch.stack of the rows themselves: it lacks some dtypes.
-    octets = [row.contiguous().view(torch.uint8) for row in picked]
+    octets = [copied(row).view(torch.uint8) for row in picked]
     signs = sign_bits(tensor.dtype) if values else 0
     width = tensor.itemsize
-    chosen = torch.stack(octets) if octets else torch.empty(0, whole.shape[-1] * width).byte()
+    none = torch.empty((0, whole.shape[-1] * width), dtype=torch.uint8, device=tensor.device)
+    chosen = torch.stack(octets) if octets else none
     return _prints(chosen, granule, first, signs, block * width)
 
 

@@ -217,6 +217,9 @@ class Guard:
             record = self._engine.finish()
         except Exception as error:  # noqa: BLE001 - the session check judges it
             record = self._abandoned(version, f"{type(error).__name__}: {error}")
+        if record.number != self._number:
+            told = f"the engine's record is of sync {record.number}"
+            record = SyncRecord(self._number, version, error=record.error or told)
         record.seconds = record.seconds or time.perf_counter() - started
         return record, tensors, nbytes
 

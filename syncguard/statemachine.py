@@ -5,7 +5,7 @@ with another `SyncMachine.make_sides`. A failure shrinks to the shortest program
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from hypothesis import strategies as st
@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 )
 
 from syncguard.caselog import Case, CaseLog
+from syncguard.checks import Check
 from syncguard.programs import Op, ProgramRun, format_program
 from syncguard.protocols import Learner
 from syncguard.strategies import topologies
@@ -47,10 +48,12 @@ class SyncMachine(RuleBasedStateMachine):
 
     Attributes:
         shapes: What topologies are drawn.
+        checks: The checks to run after each sync; by default all but references.
         log: Where every case is written; none for nowhere.
     """
 
     shapes: ClassVar[st.SearchStrategy[Topology]] = topologies()
+    checks: ClassVar[Sequence[Check] | None] = None
     log: ClassVar[CaseLog | None] = None
 
     running: ProgramRun
@@ -65,7 +68,9 @@ class SyncMachine(RuleBasedStateMachine):
         self.began, self.careful = time.perf_counter(), careful
         self.topology, self.seed = data.draw(self.shapes), seed
         sides = self.make_sides(self.topology, seed)
-        self.running = ProgramRun(*sides, vocabulary=self.topology.vocab, seed=seed)
+        self.running = ProgramRun(
+            *sides, vocabulary=self.topology.vocab, seed=seed, checks=self.checks
+        )
 
     @_when("open")
     @rule(poison=st.sampled_from(_POISONS))

@@ -52,9 +52,11 @@ def time_limit(seconds: float) -> Iterator[None]:
     previous = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        yield
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)  # it may ring until here
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         # None stands for a handler that was not set from Python, and cannot be set again.
         signal.signal(signal.SIGALRM, signal.SIG_DFL if previous is None else previous)
         if outer:

@@ -280,6 +280,14 @@ def test_a_difference_is_found_by_its_row_and_block(data: st.DataObject) -> None
     assert found == (row, slice(column // 32 * 32, column // 32 * 32 + 32))
 
 
+def test_blocks_of_views_are_those_of_their_copies() -> None:
+    whole = random_octets((8, 96), seed=6).view(torch.bfloat16)
+    for view in (whole.T, whole.T[:, :1], whole[:, 3:19], whole[::2, ::3]):
+        copy = view.clone(memory_format=torch.contiguous_format)
+        expected = block_prints(copy, [2, 0], 4, granule=2)
+        np.testing.assert_array_equal(block_prints(view, [2, 0], 4, granule=2), expected)
+
+
 def test_blocks_of_values_do_not_see_the_sign_of_zero() -> None:
     mine = torch.zeros(2, 64, dtype=torch.bfloat16)
     theirs = mine.clone()

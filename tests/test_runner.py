@@ -192,7 +192,8 @@ def test_an_answer_that_cannot_be_taken_at_its_word_is_none(view: View, name: st
 
 
 def test_a_measured_value_that_is_no_number_is_no_pass(view: View) -> None:
-    verdict, _ = ran(view, answering(replace(GOOD, measured="0")))
+    text: Any = "0"
+    verdict, _ = ran(view, answering(replace(GOOD, measured=text)))
     assert (verdict.status, verdict.reason) == (Status.NOT_RUN, Reason.ERROR)
 
 

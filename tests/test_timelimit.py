@@ -94,16 +94,19 @@ def test_a_platform_without_alarms_has_no_limit(monkeypatch: pytest.MonkeyPatch)
 
 def test_an_inner_limit_that_ends_first_is_the_inner_ones() -> None:
     with time_limit(LATER):
-        with pytest.raises(TimeLimitExceeded, match="within 0.03 s"), time_limit(SOON):
+        with pytest.raises(TimeLimitExceeded, match=r"within 0\.03 s"), time_limit(SOON):
             spin()
         assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= LATER
 
 
 def test_an_outer_limit_that_ends_first_is_not_put_off_by_an_inner_one() -> None:
     started = time.monotonic()
-    with pytest.raises(TimeLimitExceeded, match="within 0.03 s"), time_limit(SOON):
-        with time_limit(LATER):
-            spin()
+    with (
+        pytest.raises(TimeLimitExceeded, match=r"within 0\.03 s"),
+        time_limit(SOON),
+        time_limit(LATER),
+    ):
+        spin()
     assert time.monotonic() - started < 2
 
 
@@ -119,16 +122,19 @@ def test_an_outer_limit_that_ends_with_the_inner_one_rings_at_once(
 ) -> None:
     """Its remaining time is not rounded to a timer of zero, which would be none."""
     now = iter([0.0, 100.0])
-    with pytest.raises(TimeLimitExceeded, match="within 20 s"), time_limit(LATER):
+
+    def work() -> None:
         with monkeypatch.context() as patch:
             patch.setattr(time, "monotonic", lambda: next(now))
             with time_limit(LATER / 2):
                 pass
-        for _ in range(100):
-            signal.sigtimedwait([], 0.01)
+        spin()
+
+    with pytest.raises(TimeLimitExceeded, match="within 20 s"), time_limit(LATER):
+        work()
 
 
-def test_an_alarm_of_others_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_alarm_of_others_is_put_back() -> None:
     rung: list[int] = []
     previous = signal.signal(signal.SIGALRM, lambda number, frame: rung.append(number))
     signal.setitimer(signal.ITIMER_REAL, LATER, 7)

@@ -73,7 +73,7 @@ _CHANGED: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
                 "https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/3162",
                 "https://github.com/modal-projects/training-gym/pull/100",
             ),
-            "what": "The exporter transposes a square matrix once too often, which raises no error.",
+            "what": "The exporter transposes a square matrix once too often: no error is raised.",
             "shows": "Met with KL 13, reward 0 and gibberish.",
         },
         "strides-ignored": {
@@ -102,7 +102,7 @@ _CHANGED: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
                 "https://github.com/radixark/miles/pull/811",
             ),
             "what": "A float32 router bias is cast to the policy's bfloat16 on its way.",
-            "shows": "Its values lie close together and far from zero: 238 values became 8, and the "
+            "shows": "Its values lie close together and far from zero: 238 became 8, and the "
             "choice of experts differs for most tokens. Ask that each cast be lossless.",
         },
         "unwritten-memory-sent": {
@@ -112,8 +112,8 @@ _CHANGED: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
             "met": "W46",
             "links": ("https://github.com/lightseekorg/tokenspeed/issues/1373",),
             "what": "No transfer takes place, and what the receive buffer held is loaded.",
-            "shows": "The call reports success and outputs do change, so to ask whether they changed "
-            "is no check.",
+            "shows": "The call reports success and outputs do change, so to ask whether they "
+            "changed is no check.",
         },
     }
 )

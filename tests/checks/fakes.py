@@ -4,7 +4,7 @@ Their policy is a lookup: the logits of the next token are the head times the em
 one, both sides on the learner's dequantized grid, so a healthy engine agrees to the last bit.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -202,7 +202,7 @@ class FakeEngine(Calls):
             if KINDS[name] != "embedding"
         ]
 
-    def probe_blocks(self, modules: Sequence[str], seed: int) -> Sequence[ProbeOutput]:
+    def probe_blocks(self, modules: Collection[str], seed: int) -> Sequence[ProbeOutput]:
         self.note("probe_blocks")
         rows = block_rows(32, seed, torch.bfloat16)
         return [self._answer(f"{module}.weight", rows) for module in modules]

@@ -170,7 +170,7 @@ class SglangEngine:
         """Where a fault can be armed on the engine's side."""
         from syncguard.engines.sglang.seams import engine_seams
 
-        return engine_seams(self, self._model)
+        return engine_seams(self, self._model, self._session)
 
     def abandon(self, error: str) -> SyncRecord:
         """See `syncguard.protocols.Engine`; SGLang has no way to give up a session."""

@@ -25,17 +25,23 @@ _OBSERVATIONS: Final = (
 _SITE: Final = "engine"
 
 
-def engine_seams(engine: Any, model: Any) -> Seams:
+def engine_seams(engine: Any, model: Any, session: Any) -> Seams:
     """Everything on a live engine that a fault can replace, without touching SGLang's files."""
     seams: Seams = {
+        "flush": {_SITE: Seam(session, "end")},
         "load": {_SITE: Seam(model, "load_weights")},
         "observe": {name: Seam(engine, name) for name in _OBSERVATIONS},
-        "quantizer": {_SITE: Seam(fp8, "mxfp8_group_quantize")},
-        "version": {"version": Seam(engine, "version")},
+        "receive": {_SITE: Seam(session, "update")},
+        "version": {
+            "commit": Seam(session, "commit"),
+            "version": Seam(engine, "version"),
+        },
     }
     for name in ("begin", "finish", "generate", "send"):
         seams[name] = {_SITE: Seam(engine, name)}
     modules = {held.path: held.module for held in held_weights(model)}
+    if any(map(_quantizes, modules.values())):
+        seams["quantizer"] = {_SITE: Seam(fp8, "mxfp8_group_quantize")}
     for path, module in modules.items():
         for name, site, seam in _module_seams(path, module):
             seams.setdefault(name, {})[site] = seam
@@ -58,6 +64,11 @@ def _module_seams(path: str, module: Any) -> Iterator[tuple[str, str, Seam]]:
     yield "post_process", path, Seam(method, "_process_mxfp8_linear_weight_scale")
     for name in derived_names(module):
         yield "storage", f"{path}.{name}", Seam(fp8, "copy_or_rebind_param", _is(module, name))
+
+
+def _quantizes(module: Any) -> bool:
+    """Whether SGLang makes the layer's elements and scales; serialized ones come made."""
+    return kernel_of(module) is not None and not module.quant_method.is_checkpoint_fp8_serialized
 
 
 def _is(wanted: object, name: str) -> Callable[..., bool]:

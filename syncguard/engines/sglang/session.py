@@ -21,6 +21,10 @@ class Session:
 
     Args:
         runner: The model runner.
+
+    Attributes:
+        manager: SGLang's.
+        version: The version of the weights that SGLang has recorded.
     """
 
     def __init__(self, runner: Any) -> None:
@@ -28,14 +32,13 @@ class Session:
         from sglang.srt.runtime_context import get_parallel
 
         self._requests = io_struct
-        self._scheduler = _Scheduler()
+        self.version = ""
         group = get_parallel().tp_group.cpu_group
-        self.manager: Any = compat.make_updater(_Worker(runner), self._scheduler, group)
+        self.manager: Any = compat.make_updater(_Worker(runner), _Scheduler(self), group)
 
-    @property
-    def version(self) -> str:
-        """The version of the weights that SGLang has recorded."""
-        return self._scheduler.version
+    def commit(self, version: str) -> None:
+        """Record a version, when the manager says so."""
+        self.version = version
 
     def begin(self) -> None:
         """Open a session, where this version has them."""
@@ -67,11 +70,12 @@ class Session:
 class _Scheduler:
     """The one thing that the manager tells its scheduler."""
 
-    def __init__(self) -> None:
-        self.version = ""
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
     def record_weight_version_change(self, new_version: str | None) -> None:
-        self.version = new_version or self.version
+        if new_version is not None:
+            self._session.commit(new_version)
 
 
 class _Worker:
