@@ -4,13 +4,17 @@ Only headers are read, so a folder of any size takes milliseconds. Nothing here 
 comes with a checkpoint, and pickles are never opened.
 """
 
+import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from syncguard._safetensors import TensorEntry, read_json, read_tensors
 from syncguard.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "BLOCK",
@@ -20,6 +24,7 @@ __all__ = [
     "looks_low_precision",
     "read_checkpoint",
     "require_blocks",
+    "write_copy",
 ]
 
 BLOCK: Final = 32
@@ -88,6 +93,27 @@ def read_checkpoint(path: Path, *, name: str = "", quantization: str = "none") -
             if looks_low_precision(weight, entry.shape)
         )
     return checkpoint
+
+
+def write_copy(
+    checkpoint: Checkpoint, weights: Iterable[tuple[str, "torch.Tensor"]], folder: Path
+) -> Checkpoint:
+    """Write a checkpoint with the configuration of another one and weights of its own.
+
+    Args:
+        checkpoint: The other one.
+        weights: Names and tensors.
+        folder: An empty folder, which is filled.
+
+    Returns:
+        The new checkpoint; its tensors are listed as those of the other one.
+    """
+    from safetensors.torch import save_file
+
+    shutil.copy(checkpoint.path / "config.json", folder)
+    tensors = {name: tensor.contiguous() for name, tensor in weights}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return replace(checkpoint, path=folder)
 
 
 def looks_low_precision(weight: str, shape: tuple[int, ...]) -> bool:

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from syncguard.checks import CHECKS, Check
+from syncguard.conditions import CORE_CONDITIONS
 
 __all__ = ["PRODUCTION", "PROFILES", "SMOKE", "Profile"]
 
@@ -26,6 +27,12 @@ class Profile:
     purpose: str
     checks: tuple[str, ...] | None = None
     probe_layers: int | None = None
+
+    def conditions(self) -> tuple[str, ...]:
+        """Identifiers of the core conditions that its checks speak of, and C7, the runner's."""
+        chosen = self.selected()
+        spoken = {check.condition for check in chosen or CHECKS.values()} | {"C7"}
+        return tuple(c.id for c in CORE_CONDITIONS if c.id in spoken)
 
     def selected(self) -> Sequence[Check] | None:
         """The checks that run; none means all."""

@@ -89,6 +89,13 @@ class Engine(Protocol):
 
     name: str
 
+    @property
+    def wire(self) -> str:
+        """What a sync sends for low-precision weights.
+
+        ``bf16``, which the engine quantizes itself, or elements and scales of ``mxfp8``.
+        """
+
     def environment(self) -> Mapping[str, str]:
         """Engine, version, device, kernels in use."""
 

@@ -3,14 +3,15 @@
 import difflib
 import importlib
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from syncguard.checkpoints import Checkpoint, TensorEntry
-from syncguard.errors import UsageError
+from syncguard.checkpoints import Checkpoint, TensorEntry, write_copy
+from syncguard.errors import Unsupported, UsageError
 from syncguard.models import resolve_model
 from syncguard.protocols import Engine, Learner
 
@@ -26,6 +27,7 @@ __all__ = [
     "make_engine",
     "make_learner",
     "make_model",
+    "start_cold",
 ]
 
 EngineFactory = Callable[[Checkpoint, str, str, int], Engine]
@@ -42,7 +44,9 @@ STUB_MODELS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
 )
 """Models of the stub by name: the fields of `syncguard.stubs.Topology` that are not default."""
 
-DEFAULT_MODELS: Final = MappingProxyType({"stub": "stub-dense", "vllm": "tiny-qwen3"})
+DEFAULT_MODELS: Final = MappingProxyType(
+    {"sglang": "tiny-qwen3", "stub": "stub-dense", "vllm": "tiny-qwen3"}
+)
 """What an engine is checked with if no model is named; any other engine like vLLM."""
 
 
@@ -57,22 +61,40 @@ class StubModel(Checkpoint):
     topology: "Topology"
 
 
-def _vllm(checkpoint: Checkpoint, quantization: str, path: str, seed: int) -> Engine:
-    from syncguard.engines.vllm import VllmEngine
+def _vllm(
+    checkpoint: Checkpoint, quantization: str, path: str, seed: int, load: str = "dummy"
+) -> Engine:
+    from syncguard.engines.vllm import PATHS, VllmEngine
 
-    return VllmEngine(checkpoint.path, quantization, path=path, seed=seed)
+    return VllmEngine(
+        checkpoint.path, quantization, path=path or PATHS[0], load_format=load, seed=seed
+    )
+
+
+def _sglang(
+    checkpoint: Checkpoint, quantization: str, path: str, seed: int, load: str = "dummy"
+) -> Engine:
+    from syncguard.engines.sglang.adapter import PATHS, SglangEngine
+
+    return SglangEngine(
+        checkpoint.path, quantization, path=path or PATHS[0], load_format=load, seed=seed
+    )
 
 
 def _stub(checkpoint: Checkpoint, quantization: str, path: str, seed: int) -> Engine:
     from syncguard.stubs import make_stub_engine
 
-    if not isinstance(checkpoint, StubModel) or path != "transfer":
-        raise UsageError("the stub takes a model of its own, and syncs on path transfer only")
+    if not isinstance(checkpoint, StubModel) or path:
+        raise UsageError("the stub takes a model of its own, and has one path for syncs")
     return make_stub_engine(replace(checkpoint.topology, quantization=quantization), seed=seed)
 
 
-ENGINES: Final[dict[str, EngineFactory]] = {"vllm": _vllm, "stub": _stub}
+ENGINES: Final[dict[str, EngineFactory]] = {"sglang": _sglang, "stub": _stub, "vllm": _vllm}
 """Engines by name; each takes checkpoint, quantization, sync path and seed."""
+
+_FROM_DISK: Final[Mapping[str, Callable[..., Engine]]] = MappingProxyType(
+    {"sglang": _sglang, "vllm": _vllm}
+)
 
 
 def cache_dir() -> Path:
@@ -96,7 +118,8 @@ def make_model(
         UsageError: There is no such model.
     """
     if engine != "stub":
-        return resolve_model(model, cache_dir(), quantization=quantization)
+        blocks = "none" if quantization == "none" else "mxfp8"
+        return resolve_model(model, cache_dir(), quantization=blocks)
     if model not in STUB_MODELS:
         close = difflib.get_close_matches(model, STUB_MODELS, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -114,8 +137,8 @@ def make_engine(
     Args:
         name: One of `ENGINES`, or ``MODULE:FACTORY`` of a function with their signature.
         checkpoint: The checkpoint whose architecture it serves.
-        quantization: ``mxfp8`` or ``none``.
-        path: How syncs reach it.
+        quantization: ``mxfp8``, ``none``, or another one that the engine knows.
+        path: How syncs reach it; empty for the engine's first.
         seed: Of its random numbers.
 
     Raises:
@@ -125,8 +148,37 @@ def make_engine(
     return factory(checkpoint, quantization, path, seed)
 
 
-def make_learner(checkpoint: Checkpoint, quantization: str, seed: int) -> Learner:
-    """Build the learner of a model."""
+def start_cold(name: str, checkpoint: Checkpoint, learner: Learner, quantization: str) -> Engine:
+    """Start another engine on the learner's weights, to compare a synchronized one with.
+
+    Args:
+        name: As for `make_engine`.
+        checkpoint: Whose configuration it has.
+        learner: Whose weights it loads.
+        quantization: As for `make_engine`.
+
+    Raises:
+        Unsupported: This engine cannot load a checkpoint.
+    """
+    if name not in _FROM_DISK:
+        known = ", ".join(_FROM_DISK)
+        raise Unsupported(f"{name} cannot be started on a checkpoint; these can: {known}")
+    with tempfile.TemporaryDirectory(prefix="syncguard-cold-") as folder:
+        copy = write_copy(checkpoint, learner.weights(), Path(folder))
+        return _FROM_DISK[name](copy, quantization, "", 0, load="auto")
+
+
+def make_learner(
+    checkpoint: Checkpoint, quantization: str, seed: int, wire: str = "bf16"
+) -> Learner:
+    """Build the learner of a model.
+
+    Args:
+        checkpoint: The model.
+        quantization: ``none``, or any other one for a learner that trains in MXFP8.
+        seed: Of its random numbers.
+        wire: What the engine takes, see `syncguard.protocols.Engine.wire`.
+    """
     if isinstance(checkpoint, StubModel):
         from syncguard.stubs import make_stub_learner
 
@@ -134,7 +186,8 @@ def make_learner(checkpoint: Checkpoint, quantization: str, seed: int) -> Learne
         return make_stub_learner(topology, seed=seed)
     from syncguard.learners import TransformersLearner
 
-    return TransformersLearner(checkpoint.path, quantization=quantization, seed=seed)
+    trained = "none" if quantization == "none" else "mxfp8"
+    return TransformersLearner(checkpoint.path, quantization=trained, wire=wire, seed=seed)
 
 
 def _stub_model(name: str, fields: Mapping[str, Any]) -> StubModel:
@@ -160,10 +213,12 @@ def _imported(name: str) -> EngineFactory:
         )
     try:
         factory: EngineFactory = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        if not callable(factory):
+            raise TypeError(f"{attribute} is a {type(factory).__name__}, not a function")
+    except Exception as error:  # importing runs the user's code, which may raise anything
         raise UsageError(
             f"engine {name!r} cannot be imported\n"
-            f"  got: {error}\n"
+            f"  got: {type(error).__name__}: {error}\n"
             "  what to do: name an importable module and a function in it that takes checkpoint, "
             "quantization, path and seed"
         ) from error

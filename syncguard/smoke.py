@@ -11,10 +11,11 @@ from syncguard.checkpoints import Checkpoint
 from syncguard.errors import SyncguardError, UsageError
 from syncguard.guard import Guard
 from syncguard.observations import StepReport
+from syncguard.profiles import PROFILES, SMOKE
 from syncguard.protocols import Engine, Learner
 from syncguard.report import Environment, Report, SyncSummary
 from syncguard.reporting import Listener
-from syncguard.sides import DEFAULT_MODELS, make_engine, make_learner, make_model
+from syncguard.sides import DEFAULT_MODELS, make_engine, make_learner, make_model, start_cold
 from syncguard.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -34,11 +35,14 @@ class SmokeOptions:
     """What to check, as the command line asks for it.
 
     Attributes:
-        engine: ``vllm``, ``stub``, or ``MODULE:FACTORY`` of another adapter.
+        engine: ``vllm``, ``sglang``, ``stub``, or ``MODULE:FACTORY`` of another adapter.
         model: Name of a model that syncguard makes itself, or a checkpoint folder; empty for the
             engine's own, see `syncguard.sides.DEFAULT_MODELS`.
-        quantization: ``mxfp8`` or ``none``.
-        path: How a sync reaches the engine.
+        quantization: ``mxfp8``, ``none``, or another one that the engine knows.
+        path: How a sync reaches the engine; empty for its first.
+        profile: One of `syncguard.profiles.PROFILES`.
+        cold_warm: Whether to compare the engine at the end with one that is started on the
+            learner's weights.
         syncs: Number of syncs; the last one repeats the weights of the one before.
         bucket_mib: Largest size of a bucket in MiB; by default an eighth of the model.
         seed: Of everything random.
@@ -48,17 +52,22 @@ class SmokeOptions:
     engine: str = "vllm"
     model: str = ""
     quantization: str = "mxfp8"
-    path: str = "transfer"
+    path: str = ""
+    profile: str = SMOKE.name
+    cold_warm: bool = False
     syncs: int = 3
     bucket_mib: float | None = None
     seed: int = 0
     fault: str = ""
 
     def __post_init__(self) -> None:
+        if self.profile not in PROFILES:
+            known = ", ".join(PROFILES)
+            raise UsageError(f"unknown profile {self.profile!r}; known: {known}")
         if self.syncs < 1:
             raise UsageError(f"--syncs must be at least 1, got {self.syncs}")
-        if self.bucket_mib is not None and not self.bucket_mib > 0:
-            raise UsageError(f"--bucket-mib must be more than 0, got {self.bucket_mib}")
+        if self.bucket_mib is not None and not 0 < self.bucket_mib < math.inf:
+            raise UsageError(f"--bucket-mib must be a number greater than 0, got {self.bucket_mib}")
 
 
 class Interrupted(SyncguardError):
@@ -102,6 +111,7 @@ class _Run:
         self._syncs: list[SyncSummary] = []
         self._verdicts: list[Verdict] = []
         self._armed: tuple[str, World] | None = None
+        self._profile = PROFILES[options.profile]
         self._done = 0
 
     def report(self, *, interrupted: bool = False) -> Report:
@@ -115,6 +125,7 @@ class _Run:
             tuple(self._verdicts),
             interrupted=interrupted,
             notes=tuple(notes),
+            conditions=self._profile.conditions(),
         )
 
     def require_firing(self) -> None:
@@ -152,7 +163,7 @@ class _Run:
             )
             closing.callback(engine.close)
             self._advance("building the learner")
-            learner = make_learner(checkpoint, quantization, options.seed)
+            learner = make_learner(checkpoint, quantization, options.seed, engine.wire)
             self._environment.update(_environment(options, checkpoint, learner, engine))
             if chosen:
                 from syncguard.faults import World
@@ -166,8 +177,19 @@ class _Run:
     def _judge(self, checkpoint: Checkpoint, learner: Learner, engine: Engine) -> None:
         options = self._options
         vocabulary = checkpoint.config["vocab_size"]
-        guard = Guard(learner, engine, self, vocabulary=vocabulary, seed=options.seed)
+        guard = Guard(
+            learner,
+            engine,
+            self,
+            profile=self._profile,
+            vocabulary=vocabulary,
+            seed=options.seed,
+        )
         limit = _bucket_bytes(options, checkpoint)
+
+        def cold() -> Engine:
+            return start_cold(options.engine, checkpoint, learner, options.quantization)
+
         for number in range(1, options.syncs + 1):
             again = number == options.syncs and number > 1
             step: StepReport | None = None
@@ -178,9 +200,15 @@ class _Run:
                 step = learner.step(_LEARNING_RATE)
                 what = "after one optimizer step"
             self._advance(f"sync {number} of {options.syncs}: {what}")
-            pattern = None if again else _PATTERNS[(number - 1) % len(_PATTERNS)]
+            poisons = self._profile is SMOKE and not again
+            last = number == options.syncs
             summary, _ = guard.sync(
-                bucket_bytes=limit, poison=pattern, same_weights=again, what=what, step=step
+                bucket_bytes=limit,
+                poison=_PATTERNS[(number - 1) % len(_PATTERNS)] if poisons else None,
+                same_weights=again,
+                what=what,
+                step=step,
+                start_cold=cold if last and options.cold_warm else None,
             )
             self._syncs.append(summary)
 

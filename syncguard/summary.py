@@ -54,11 +54,12 @@ def summarize(conditions: Iterable[str], verdicts: Sequence[Verdict]) -> tuple[S
     """Sum up verdicts by condition.
 
     Args:
-        conditions: Identifiers of the conditions that must appear; those that only have verdicts
-            follow them.
+        conditions: Identifiers of the conditions that must appear; others follow if any of their
+            checks applied.
         verdicts: The verdicts.
     """
-    named = dict.fromkeys([*conditions, *(verdict.condition for verdict in verdicts)])
+    applied = (verdict.condition for verdict in verdicts if verdict.counts)
+    named = dict.fromkeys([*conditions, *applied])
     return tuple(
         _one(CONDITIONS[name], [verdict for verdict in verdicts if verdict.condition == name])
         for name in sorted(named, key=tuple(CONDITIONS).index)

@@ -130,6 +130,13 @@ def test_answers_of_old_prefixes_are_noticed() -> None:
     assert any("nats a token from the learner's" in each for each in program.complaints)
 
 
+def test_a_pause_that_forgets_a_weight_is_noticed() -> None:
+    program = running()
+    with broken(program, "backup", "engine", lambda _: lambda path, _: "norm" not in path):
+        run_program(program, parse_program(f"{SYNC}; sleep 1; wake; serve"))
+    assert program.complaints == ["answers changed after sync 1 without a sync"]
+
+
 def test_an_engine_that_refuses_without_a_reason_is_noticed() -> None:
     def refuse(*arguments: Any) -> None:
         raise RuntimeError("not today")

@@ -18,7 +18,7 @@ from syncguard.stubs import StubLearner, Topology, make_stub_engine, make_stub_l
 SMALL = Topology(layers=1, hidden=32, vocab=32, intermediate=32)
 _SETTINGS = settings(
     deadline=None,
-    database=None,
+    derandomize=True,
     stateful_step_count=14,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
@@ -27,7 +27,7 @@ _SETTINGS = settings(
 class TestSyncs(SyncMachine.TestCase):
     """All topologies, a few programs."""
 
-    settings = settings(_SETTINGS, max_examples=12)
+    settings = settings(_SETTINGS, max_examples=10)
 
 
 @pytest.mark.slow
@@ -40,7 +40,12 @@ class TestManySyncs(SyncMachine.TestCase):
 def shortest(machine: type[SyncMachine], log: Path) -> Case:
     """The program to which a failure shrinks: the last one that Hypothesis runs."""
     machine.log = CaseLog(log)
-    quick = settings(_SETTINGS, max_examples=60, phases=[Phase.generate, Phase.shrink])
+    quick = settings(
+        _SETTINGS,
+        max_examples=40,
+        phases=[Phase.generate, Phase.shrink],
+        report_multiple_bugs=False,
+    )
     with pytest.raises(AssertionError, match="program: "):
         run_state_machine_as_test(machine, settings=quick)  # type: ignore[no-untyped-call]
     return list(read_cases(log))[-1]
@@ -60,6 +65,7 @@ class Planted(SyncMachine):
         return make_stub_learner(topology, seed=seed), engine
 
     def wrapper(self, original: Any) -> Any:
+        """Do nothing in its place."""
         return lambda *args, **kwargs: None
 
 
@@ -84,20 +90,6 @@ def test_an_engine_that_serves_a_half_written_model_shrinks_to_an_open(tmp_path:
     case = shortest(Serving, tmp_path / "cases.ndjson")
     assert len(case.program) <= 3
     assert case.complaints[0].startswith("served although ")
-
-
-def test_a_pause_that_forgets_shrinks_to_sync_sleep_wake(tmp_path: Path) -> None:
-    class Forgetful(Planted):
-        seam = "backup"
-
-        def wrapper(self, original: Any) -> Any:
-            return lambda path, tensor: "norm" not in path
-
-    case = shortest(Forgetful, tmp_path / "cases.ndjson")
-    told = " ".join(op.name for op in case.operations if op.name != "send")
-    assert "sleep" in told
-    assert "wake" in told
-    assert len(case.syncs) <= 2
 
 
 def test_every_program_is_logged_and_can_be_run_again(tmp_path: Path) -> None:

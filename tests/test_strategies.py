@@ -21,7 +21,7 @@ from syncguard.stubs import StubLearner, Topology, make_stub_engine
 from syncguard.stubs.topology import CHOICES, weight_specs
 
 SMALL = Topology(layers=1, hidden=32, vocab=32, intermediate=32)
-_quick = settings(deadline=None, max_examples=25, database=None)
+_quick = settings(deadline=None, max_examples=25, derandomize=True)
 
 
 @_quick
@@ -36,7 +36,7 @@ def test_topologies_reach_every_choice_and_the_odd_sizes() -> None:
     seen: Counter[tuple[str, object]] = Counter()
     odd: Counter[str] = Counter()
 
-    @settings(deadline=None, max_examples=200, database=None)
+    @settings(deadline=None, max_examples=300, derandomize=True)
     @given(topologies())
     def draw(topology: Topology) -> None:
         seen.update((name, getattr(topology, name)) for name in CHOICES)
@@ -129,7 +129,7 @@ def test_programs_are_of_known_operations(program: list[object]) -> None:
 
 
 @settings(
-    deadline=None, max_examples=12, database=None, suppress_health_check=[HealthCheck.too_slow]
+    deadline=None, max_examples=8, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(st.data())
 def test_legal_histories_of_awkward_weights_raise_no_alarm(data: st.DataObject) -> None:

@@ -16,7 +16,7 @@ __all__ = ["smoke"]
 
 def smoke(
     engine: Annotated[
-        str, typer.Option(metavar="vllm|stub|MODULE:FACTORY", help="The sampler to check.")
+        str, typer.Option(metavar="vllm|sglang|stub|MODULE:FACTORY", help="The sampler to check.")
     ] = "vllm",
     model: Annotated[
         str,
@@ -29,12 +29,34 @@ def smoke(
         ),
     ] = "",
     quantization: Annotated[
-        Literal["mxfp8", "none"], typer.Option(help="How both sides run their linear layers.")
+        Literal["mxfp8", "modelopt-mxfp8", "none"],
+        typer.Option(
+            help="How both sides run their linear layers; modelopt-mxfp8: vLLM holds a serialized "
+            "checkpoint, and elements and scales are sent."
+        ),
     ] = "mxfp8",
     path: Annotated[
-        Literal["transfer", "reload"],
-        typer.Option(help="How weights travel: the engine's update session, or a reload call."),
-    ] = "transfer",
+        str,
+        typer.Option(
+            metavar="PATH",
+            help="How weights travel. vLLM: transfer (its update session, the default) or reload; "
+            "SGLang: session (the default), flattened, loader or disk.",
+            show_default=False,
+        ),
+    ] = "",
+    profile: Annotated[
+        Literal["smoke", "production"],
+        typer.Option(
+            help="Which checks run: all of them, or those that a run can afford at every sync."
+        ),
+    ] = "smoke",
+    cold_warm: Annotated[
+        bool,
+        typer.Option(
+            "--cold-warm",
+            help="At the end also compare with an engine that is started on the same weights.",
+        ),
+    ] = False,
     syncs: Annotated[
         int,
         typer.Option(
@@ -98,6 +120,8 @@ def smoke(
             model=model,
             quantization=quantization,
             path=path,
+            profile=profile,
+            cold_warm=cold_warm,
             syncs=syncs,
             bucket_mib=bucket_mib,
             seed=seed,

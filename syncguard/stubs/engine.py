@@ -92,6 +92,11 @@ class StubEngine:
         if topology.graph:
             self.capture()
 
+    @property
+    def wire(self) -> str:
+        """See `syncguard.protocols.Engine`."""
+        return self.topology.wire
+
     def environment(self) -> Mapping[str, str]:
         """See `syncguard.protocols.Engine`."""
         kernels = {f"{layer.method}/{layer.kernel}" for layer in self.layers()}

@@ -53,6 +53,9 @@ QUANTIZATIONS: Final[Mapping[str, Callable[[list[str]], dict[str, Any]]]] = Mapp
 )
 """How vLLM is told to hold weights: in bf16, quantized by itself, or as a checkpoint in MXFP8."""
 
+_ALIVE: Final[list[Any]] = []
+"""An engine that is collected tears down the process groups of all others in the process."""
+
 _ENVIRONMENT: Final = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # observe in process
     "VLLM_NO_USAGE_STATS": "1",
@@ -107,8 +110,14 @@ class VllmEngine:
         self._folder = tempfile.TemporaryDirectory(prefix="syncguard-vllm-")
         with temporary_files_in(self._folder.name):
             self._llm = _start(checkpoint, quantization, exclude, load_format, seed)
+        _ALIVE.append(self._llm)
         self._worker = self._llm.llm_engine.model_executor.driver_worker.worker
         self._model = self._worker.model_runner.model
+
+    @property
+    def wire(self) -> str:
+        """See `syncguard.protocols.Engine`."""
+        return "mxfp8" if self._quantization == "modelopt-mxfp8" else "bf16"
 
     def environment(self) -> Mapping[str, str]:
         """Engine, versions and the kernels in use."""

@@ -1,0 +1,147 @@
+"""Sides by name: what there is, what was meant, and what cannot be imported."""
+
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from syncguard import sides
+from syncguard.checkpoints import Checkpoint
+from syncguard.errors import UsageError
+from syncguard.sides import ENGINES, STUB_MODELS, cache_dir, make_engine, make_learner, make_model
+from syncguard.stubs import StubEngine, StubLearner
+
+CHECKPOINT = Checkpoint(Path("nowhere"), "some-model", {}, {})
+
+
+@pytest.fixture
+def adapters() -> Iterator[Any]:
+    """An importable module for engines of others."""
+    module = types.ModuleType("fake_adapters")
+    sys.modules[module.__name__] = module
+    yield module
+    del sys.modules[module.__name__]
+
+
+def make(name: str) -> Any:
+    return make_engine(name, CHECKPOINT, "mxfp8", "reload", 7)
+
+
+def told(name: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        make(name)
+    return str(caught.value)
+
+
+def test_a_known_engine_is_made_by_its_factory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES, "vllm", lambda *given: given)  # type: ignore[arg-type, return-value]
+    assert make("vllm") == (CHECKPOINT, "mxfp8", "reload", 7)
+
+
+def test_a_factory_of_others_is_given_the_same(adapters: Any) -> None:
+    adapters.start = lambda *given: given
+    assert make("fake_adapters:start") == (CHECKPOINT, "mxfp8", "reload", 7)
+
+
+def test_an_error_of_a_factory_is_its_own(adapters: Any) -> None:
+    def start(*_: object) -> None:
+        raise ValueError("no device")
+
+    adapters.start = start
+    with pytest.raises(ValueError, match="no device"):
+        make("fake_adapters:start")
+
+
+@pytest.mark.parametrize(("name", "meant"), [("vlm", "vllm"), ("VLLM", ""), ("stubb", "stub")])
+def test_an_unknown_engine_is_told_what_was_meant(name: str, meant: str) -> None:
+    text = told(name)
+    assert text.startswith(f"unknown engine {name!r}")
+    assert ("; did you mean " in text) == bool(meant)
+    if meant:
+        assert f"; did you mean {meant}?\n" in text
+    assert text.endswith(f"  expected: {', '.join(ENGINES)}, or MODULE:FACTORY of an adapter")
+
+
+@pytest.mark.parametrize(
+    ("name", "got"),
+    [
+        ("no_such_module:start", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("fake_adapters:start", "AttributeError: module 'fake_adapters' has no attribute 'start'"),
+        ("fake_adapters:", "AttributeError: module 'fake_adapters' has no attribute ''"),
+        (":start", "ValueError: Empty module name"),
+        (".relative:start", "TypeError: the 'package' argument is required"),
+        ("fake_adapters:limit", "TypeError: limit is a int, not a function"),
+    ],
+)
+def test_a_factory_that_cannot_be_imported_is_told_why(adapters: Any, name: str, got: str) -> None:
+    adapters.limit = 3
+    text = told(name)
+    assert text.startswith(f"engine {name!r} cannot be imported\n  got: {got}")
+    assert "what to do: name an importable module and a function in it" in text
+
+
+def test_a_module_that_breaks_while_it_is_imported_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_adapter.py").write_text("raise RuntimeError('no licence')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "got: RuntimeError: no licence" in told("broken_adapter:start")
+
+
+def test_a_stub_serves_models_of_its_own() -> None:
+    model = make_model("stub", "stub-tied", "mxfp8")
+    engine = make_engine("stub", model, "none", "transfer", 3)
+    learner = make_learner(model, "none", 3)
+    assert isinstance(engine, StubEngine)
+    assert isinstance(learner, StubLearner)
+    assert engine.topology == learner.topology
+    assert (engine.topology.tied, engine.topology.quantization) == (True, "none")
+    assert model.config["vocab_size"] == engine.topology.vocab
+    assert {layer.weight for layer in learner.layers()} == {*model.tensors, "lm_head.weight"}
+
+
+@pytest.mark.parametrize("name", STUB_MODELS)
+def test_every_stub_model_can_be_made(name: str) -> None:
+    model = make_model("stub", name, "mxfp8", {"layers": 1})
+    assert model.name == name
+    assert not any(".layers.1." in weight for weight in model.tensors)
+
+
+def test_a_stub_takes_neither_other_models_nor_other_paths() -> None:
+    wanted = "the stub takes a model of its own, and syncs on path transfer only"
+    model = make_model("stub", "stub-dense", "mxfp8")
+    for checkpoint, path in ((CHECKPOINT, "transfer"), (model, "reload")):
+        with pytest.raises(UsageError, match=wanted):
+            make_engine("stub", checkpoint, "mxfp8", path, 0)
+
+
+@pytest.mark.parametrize(("name", "hint"), [("stub-mo", "; did you mean 'stub-moe'?"), ("x", "")])
+def test_an_unknown_stub_model_is_told_what_was_meant(name: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make_model("stub", name, "mxfp8")
+    expected = f"  expected: {', '.join(STUB_MODELS)}"
+    assert str(caught.value) == f"model {name!r} is none of the stub's{hint}\n{expected}"
+
+
+def test_any_other_engine_takes_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+
+    def resolve_model(*args: Any, **options: Any) -> Checkpoint:
+        given.append((args, options))
+        return CHECKPOINT
+
+    monkeypatch.setattr(sides, "resolve_model", resolve_model)
+    assert make_model("a.b:c", "tiny-qwen3", "none") is CHECKPOINT
+    assert given == [(("tiny-qwen3", cache_dir()), {"quantization": "none"})]
+
+
+def test_models_are_cached_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "some/where")
+    assert cache_dir() == Path("some/where/syncguard/models")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert cache_dir() == Path.home() / ".cache" / "syncguard" / "models"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_dir() == Path.home() / ".cache" / "syncguard" / "models"
