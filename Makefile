@@ -61,6 +61,7 @@ test: lint
 	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 bench: $(STAMP)
+	@rm -f build/bench.json
 	@set -e; for script in benchmarks/[!_]*.py; do echo "$$script"; $(BIN)/python "$$script"; done
 
 clean:

@@ -98,6 +98,7 @@ class Guard:
         self._values: dict[str, Mapping[str, NDArray[np.uint64]]] = {}
         self._reads: GraphReads | None = None
         self._delivered = True
+        self._context: SyncContext | None = None
 
     def sync(
         self,
@@ -147,14 +148,8 @@ class Guard:
             vocabulary=self._vocabulary,
             seed=self._seed + self._number,
         )
-        view = View(self._learner, self._engine, context)
-        verdicts = run_checks(
-            view,
-            checks=self._checks,
-            timeout_s=self._timeout_s,
-            on_verdict=self._listener.verdict,
-        )
-        self._remember(record.version, view)
+        self._context = context
+        verdicts = self.judge()
         summary = SyncSummary(
             number=record.number,
             version=record.version,
@@ -169,6 +164,24 @@ class Guard:
             step=step,
         )
         return summary, verdicts
+
+    def judge(self) -> list[Verdict]:
+        """Run the checks on both sides as they are now, for the last sync.
+
+        Raises:
+            RuntimeError: There was no sync yet.
+        """
+        if self._context is None:
+            raise RuntimeError("there is nothing to judge before the first sync")
+        view = View(self._learner, self._engine, self._context)
+        verdicts = run_checks(
+            view,
+            checks=self._checks,
+            timeout_s=self._timeout_s,
+            on_verdict=self._listener.verdict,
+        )
+        self._remember(self._context.record.version, view)
+        return verdicts
 
     def _observe_before(
         self, poison: int | None, same_weights: bool

@@ -61,7 +61,7 @@ def test_a_replay_line_repeats_its_cell(run: Run, plant: Plant, tmp_path: Path) 
 @pytest.mark.parametrize(("fault", "code"), [(TAME, 1), (IDLE, 4)])
 def test_the_exit_code_tells_the_outcome(run: Run, plant: Plant, fault: str, code: int) -> None:
     plant(fault)
-    ran = run("campaign", "--healthy", "0")
+    ran = run("campaign", "--healthy", "0", "--checks", "weight-bytes")
     assert ran.code == code
     assert f"exit code {code}: " in ran.out.splitlines()[-1]
 
@@ -98,7 +98,10 @@ sys.argv = ["syncguard", "campaign", *sys.argv[1:]]
 with planted(["planted-mute", "planted-hang"]):
     main()
 """
-OPTIONS = ["--healthy=0", "--seeds=2", "-n1", f"--faults={MUTE}", f"--faults={HANG}"]
+OPTIONS = [
+    "--healthy=0", "--seeds=2", "-n1", f"--faults={MUTE}", f"--faults={HANG}",
+    "--checks=exact-probe", "--checks=session",
+]  # fmt: skip
 
 
 def begun(session: Path) -> "subprocess.Popen[str]":

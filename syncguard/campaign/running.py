@@ -37,7 +37,7 @@ class CellSettings:
     """
 
     checks: tuple[str, ...] = ()
-    check_timeout_s: float = 3.0
+    check_timeout_s: float = 10.0
     options: tuple[str, ...] = ()
 
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from syncguard.checkpoints import read_checkpoint
-from syncguard.fingerprint import row_prints, value_print
+from syncguard.fingerprint import fingerprint, row_prints, value_print
 from syncguard.grids import GRIDS, canary, dequantize
 from syncguard.learners.loading import load_model, lower_to_mxfp8
 from syncguard.learners.naming import kinds, ties
@@ -194,6 +194,10 @@ class TransformersLearner:
             for name in self._kinds
             if self._plain[name].ndim > 1
         }
+
+    def state(self) -> dict[str, int]:
+        """A fingerprint of every weight and persistent buffer, tied names included."""
+        return {name: fingerprint(tensor) for name, tensor in self._plain.items()}
 
     def logprobs(
         self, sequences: Sequence[Sequence[int]], *, mode: str = "forward"

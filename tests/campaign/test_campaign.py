@@ -17,6 +17,7 @@ from tests.campaign.conftest import Plant
 from tests.campaign.planted import CRASH, HANG, IDLE, MUTE, STALE, TAME
 
 SITE = "model.layers.1.mlp.down_proj"
+CHECKS = ("weight-bytes", "exact-probe", "random-probe", "re-derivation", "session")
 
 
 class Heard:
@@ -47,7 +48,7 @@ def without_costs(result: CampaignResult) -> list[object]:
 def test_a_campaign_says_what_is_found_and_what_not(plant: Plant) -> None:
     plant(STALE, TAME, IDLE)
     heard = Heard()
-    options = CampaignOptions(sites=(SITE, "engine"), healthy=1, workers=2)
+    options = CampaignOptions(sites=(SITE, "engine"), checks=CHECKS, healthy=1, workers=2)
     result = run_campaign(options, heard)
     assert [(cell.spec.fault, cell.spec.stage, cell.outcome) for cell in result.cells] == [
         (STALE, "load", Outcome.DETECTED),
@@ -64,14 +65,14 @@ def test_a_campaign_says_what_is_found_and_what_not(plant: Plant) -> None:
 
 def test_workers_and_order_change_nothing(plant: Plant) -> None:
     plant(STALE, MUTE)
-    options = CampaignOptions(sites=(SITE, "probe_exact"), healthy=1)
+    options = CampaignOptions(sites=(SITE, "probe_exact"), checks=CHECKS, healthy=1)
     one, two = (run_campaign(replace(options, workers=workers)) for workers in (1, 3))
     assert without_costs(one) == without_costs(two)
 
 
 def test_seeds_differ(plant: Plant) -> None:
     plant(STALE)
-    options = CampaignOptions(sites=(SITE,), stages=("load",), seeds=2, workers=2)
+    options = CampaignOptions(sites=(SITE,), stages=("load",), checks=CHECKS, seeds=2, workers=2)
     one, two = run_campaign(options).cells
     assert one.detected
     assert two.detected
@@ -80,7 +81,7 @@ def test_seeds_differ(plant: Plant) -> None:
 
 def test_a_process_that_dies_or_hangs_costs_its_cell(plant: Plant) -> None:
     plant(CRASH, MUTE)
-    result = run_campaign(CampaignOptions(workers=2))
+    result = run_campaign(CampaignOptions(checks=CHECKS, workers=2))
     crash, mute = result.cells
     assert crash.outcome is Outcome.ERROR
     assert crash.error == "its process ended with exit code 9; it wrote: about to die"
@@ -96,7 +97,7 @@ def test_a_process_that_dies_or_hangs_costs_its_cell(plant: Plant) -> None:
 
 def test_what_an_earlier_try_has_finished_is_not_run_again(plant: Plant, tmp_path: Path) -> None:
     plant(MUTE)
-    options = CampaignOptions(seeds=2, workers=1)
+    options = CampaignOptions(checks=CHECKS, seeds=2, workers=1)
     path = tmp_path / "session.ndjson"
     stopped = Heard()
 
@@ -116,7 +117,7 @@ def test_what_an_earlier_try_has_finished_is_not_run_again(plant: Plant, tmp_pat
 
 def test_fresh_runs_all_again(plant: Plant, tmp_path: Path) -> None:
     plant(MUTE)
-    options = CampaignOptions(workers=1)
+    options = CampaignOptions(checks=CHECKS, workers=1)
     path = tmp_path / "session.ndjson"
     session = Session(path, options)
     session.keep("cell stub planted-mute@probe_exact load 0", {"no": "cell"})
@@ -137,5 +138,5 @@ def test_threads_are_given_back(plant: Plant) -> None:
 
     plant(MUTE)
     before = torch.get_num_threads()
-    run_campaign(CampaignOptions(workers=1))
+    run_campaign(CampaignOptions(checks=CHECKS, workers=1))
     assert torch.get_num_threads() == before

@@ -8,11 +8,16 @@ from tests.campaign.conftest import Plant
 from tests.campaign.planted import IDLE, MUTE, SECOND, STALE, TAME
 
 SITE = "model.layers.1.mlp.down_proj"
+QUICK = (
+    "weight-bytes", "exact-probe", "re-derivation", "equal-sync", "published-random-probe",
+    "served-version",
+)  # fmt: skip
 
 
-def cell(fault: str, site: str, stage: str = "load", seed: int = 0, checks: str = "") -> Cell:
-    settings = CellSettings(tuple(checks.split()))
-    return run_cell(CellSpec(fault, site, stage, "stub", seed), settings)
+def cell(
+    fault: str, site: str, stage: str = "load", seed: int = 0, checks: tuple[str, ...] = QUICK
+) -> Cell:
+    return run_cell(CellSpec(fault, site, stage, "stub", seed), CellSettings(checks, 60))
 
 
 def test_a_fault_is_detected_at_the_first_sync_with_evidence(plant: Plant) -> None:
@@ -40,7 +45,7 @@ def test_after_a_small_step_the_published_tolerance_is_blind(plant: Plant) -> No
 
 def test_a_reference_detects_nothing(plant: Plant) -> None:
     plant(STALE)
-    found = cell(STALE, SITE, checks="published-random-probe")
+    found = cell(STALE, SITE, checks=("published-random-probe",))
     assert found.outcome is Outcome.SURVIVED
     assert found.seen_at == {"published-random-probe": 1}
     assert found.detected_by == ()
@@ -82,7 +87,7 @@ def test_silence_counts_as_detection_of_what_breaks_c7(plant: Plant) -> None:
 
 def test_only_the_asked_checks_run(plant: Plant) -> None:
     plant(STALE)
-    found = cell(STALE, SITE, checks="weight-bytes exact-probe")
+    found = cell(STALE, SITE, checks=("weight-bytes", "exact-probe"))
     assert set(found.reached) == {"weight-bytes", "exact-probe", "observability"}
     assert found.detected_by == ("exact-probe",)
 
@@ -125,6 +130,7 @@ def test_a_cell_survives_json(plant: Plant) -> None:
 
 def test_every_check_runs_by_default_references_included(plant: Plant) -> None:
     plant(TAME)
-    assert {*cell(TAME, "engine").reached} - {"observability", "quantizer-canary"} >= {
-        name for name, check in CHECKS.items() if check.reference
-    }
+    found = cell(TAME, "engine", checks=())
+    assert {name for name, check in CHECKS.items() if check.reference} <= set(found.reached)
+    assert len(found.reached) > len(CHECKS) / 2
+    assert found.outcome is Outcome.SURVIVED
