@@ -43,9 +43,13 @@ TESTS = {
 ALL = ("tests/checks", "tests/test_guard.py", "tests/test_observing.py", "tests/test_runner.py")
 """What a mutant must survive to count as a survivor."""
 
-BINARY = {"Add": "Sub", "Sub": "Add", "Mul": "Div", "Div": "Mul", "Mod": "Mul", "Pow": "Mul",
-          "FloorDiv": "Mul", "BitOr": "BitAnd", "BitAnd": "BitOr", "BitXor": "BitAnd"}  # fmt: skip
-"""One replacement for each arithmetic or set operator is enough."""
+REPLACED = {
+    "Binary": "Add_Sub Sub_Add Mul_Div Div_Mul Mod_Mul Pow_Mul FloorDiv_Mul BitOr_BitAnd "
+    "BitAnd_BitOr BitXor_BitAnd",
+    "Comparison": "Eq_NotEq NotEq_Eq Lt_LtE Lt_Gt LtE_Lt LtE_Gt Gt_GtE Gt_Lt GtE_Gt GtE_Lt "
+    "Is_IsNot IsNot_Is",
+}
+"""Replacements of operators that are tried; any other of the same operator would be alike."""
 
 
 @dataclass(frozen=True)
@@ -73,24 +77,22 @@ class Replaced(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def mutants(path: Path) -> Iterator[Mutant]:
-    """All mutants of a module that still compile, without those of annotations."""
+    """All mutants of a module that compile and do something else."""
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.plugins import get_operator, operator_names
 
     source = path.read_text()
-    plain = ast.dump(_without_annotations(ast.parse(source)))
+    done = ast.dump(_without_declarations(ast.parse(source)))
     for name in operator_names():
         kind, _, pair = name.partition("/Replace")[2].partition("Operator_")
-        if "Variable" in name:  # these need to be told which variables
-            continue
-        if kind == "Binary" and BINARY.get(pair.split("_")[0]) != pair.split("_")[1]:
-            continue
+        if "Variable" in name or pair not in REPLACED.get(kind, pair).split():
+            continue  # the first needs to be told which variables
         for occurrence in range(10_000):
             changed = mutate_code(source, get_operator(name)(), occurrence)
             if changed is None:
                 break
             with contextlib.suppress(SyntaxError):
-                if ast.dump(_without_annotations(ast.parse(changed))) != plain:
+                if ast.dump(_without_declarations(ast.parse(changed))) != done:
                     yield Mutant(path.stem, changed, _diff(f"{path.stem}: {name}", source, changed))
 
 
@@ -140,11 +142,18 @@ def _child(mutant: Mutant) -> int:
     return int(pytest.main([*options, *own])) or int(pytest.main([*options, *ALL]))
 
 
-def _without_annotations(tree: ast.AST) -> ast.AST:
+def _without_declarations(tree: ast.AST) -> ast.AST:
+    """What a module does, without annotations, kinds of parameters and options of dataclasses."""
     for node in ast.walk(tree):
         for field in ("annotation", "returns"):
             if getattr(node, field, None) is not None:
                 setattr(node, field, None)
+        if isinstance(node, ast.arguments):
+            node.args = [*node.posonlyargs, *node.args, *node.kwonlyargs]
+            node.defaults += [each for each in node.kw_defaults if each is not None]
+            node.posonlyargs, node.kwonlyargs, node.kw_defaults = [], [], []
+        if isinstance(node, ast.ClassDef):
+            node.decorator_list = []
     return tree
 
 
@@ -157,7 +166,6 @@ def main() -> None:
     given = parser.parse_args()
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
-    sys.dont_write_bytecode = True
     _preload()
     paths = [CHECKS / f"{name}.py" for name in given.modules] or sorted(CHECKS.glob("[a-z]*.py"))
     survivors: list[str] = []
@@ -184,14 +192,17 @@ def _tell(text: str) -> None:
 def _preload() -> None:
     """Import and warm up what every child needs, so that a child takes a second."""
     import hypothesis  # noqa: F401
+    import jsonschema  # noqa: F401
     import pytest  # noqa: F401
     import torch
 
+    import syncguard.cli
     import syncguard.grids  # noqa: F401
     from syncguard.fingerprint import fingerprint
 
     torch.set_num_threads(1)
     fingerprint(torch.ones(64, 64))
+    assert "syncguard.checks" not in sys.modules, "each child imports its own"  # noqa: S101
 
 
 if __name__ == "__main__":

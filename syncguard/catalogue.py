@@ -70,6 +70,7 @@ _TODO: Final = MappingProxyType(
 _ENGINES: Final = (
     ("stub", "", "a small sampler in this process, with every layout and seam of real ones"),
     ("vllm", "vllm", "vLLM in this process, live on a CPU"),
+    ("sglang", "sglang", "SGLang in this process, live on a CPU"),
 )
 
 

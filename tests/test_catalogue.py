@@ -8,6 +8,7 @@ from syncguard.conditions import CONDITIONS
 from syncguard.errors import UsageError
 from syncguard.faults import FAULTS
 from syncguard.grids import GRIDS
+from syncguard.sides import ENGINES
 from tests.campaign.conftest import Plant, plant
 from tests.campaign.planted import MUTE, STALE
 from tests.commands import Run
@@ -18,9 +19,13 @@ ALL = {
     "conditions": CONDITIONS,
     "checks": CHECKS,
     "faults": FAULTS,
-    "engines": ("stub", "vllm"),
+    "engines": ("stub", "vllm", "sglang"),
     "grids": GRIDS,
 }
+
+
+def test_every_engine_is_listed() -> None:
+    assert {entry["name"] for entry in KINDS["engines"]()} == set(ENGINES)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -123,7 +123,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in listed.split()]
 
 
-def test_a_killed_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_killed_campaign_goes_on_where_it_was(run: Run, plant: Plant, tmp_path: Path) -> None:
     session = tmp_path / "s.ndjson"
     process = begun(session)
     left = children(process.pid)
@@ -133,17 +133,12 @@ def test_a_killed_campaign_goes_on_where_it_was(tmp_path: Path) -> None:
     while any(Path(f"/proc/{child}").exists() and _alive(child) for child in left):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    again = subprocess.run(
-        [sys.executable, "-c", PLANTED, *OPTIONS, "--session", str(session), "--timeout", "1"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "COLUMNS": "200"},
-    )
-    assert again.returncode == 4, again.stderr  # two cells hang
-    assert "2 taken from an earlier try" in again.stdout
-    assert "no result within 1 s" in again.stdout
+    plant(MUTE, HANG)
+    again = run("campaign", *OPTIONS, "--session", str(session), "--timeout", "1")
+    assert again.code == 4, again.err  # two cells hang
+    told = " ".join(again.out.split())
+    assert "2 taken from an earlier try" in told
+    assert "no result within 1 s" in told
     assert not session.exists()
 
 
@@ -209,7 +204,7 @@ def test_smoke_with_a_fault_that_changes_nothing_proves_nothing(run: Run, plant:
         (["--fault", "planted-stall"], "did you mean 'planted-stale'"),
         (["--fault", f"{STALE}@model.layers.9.mlp.down_proj"], f"did you mean '{SITE}'"),
         (["--model", "stub-mo"], "model 'stub-mo' is none of the stub's; did you mean 'stub-moe'?"),
-        (["--path", "reload"], "syncs on path transfer only"),
+        (["--path", "reload"], "has one path for syncs"),
     ],
 )
 def test_smoke_names_what_it_does_not_know(
@@ -227,7 +222,7 @@ def test_every_named_stub_can_be_made() -> None:
     for name in STUB_MODELS:
         model = make_model("stub", name, "mxfp8")
         assert model.name == name
-        engine = make_engine("stub", model, "mxfp8", "transfer", 0)
+        engine = make_engine("stub", model, "mxfp8", "", 0)
         assert {layer.weight for layer in make_learner(model, "mxfp8", 0).layers()}
         assert engine.name == "stub"
 

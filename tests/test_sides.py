@@ -10,9 +10,18 @@ import pytest
 
 from syncguard import sides
 from syncguard.checkpoints import Checkpoint
-from syncguard.errors import UsageError
-from syncguard.sides import ENGINES, STUB_MODELS, cache_dir, make_engine, make_learner, make_model
+from syncguard.errors import Unsupported, UsageError
+from syncguard.sides import (
+    ENGINES,
+    STUB_MODELS,
+    cache_dir,
+    make_engine,
+    make_learner,
+    make_model,
+    start_cold,
+)
 from syncguard.stubs import StubEngine, StubLearner
+from tests.checks.fakes import FakeLearner
 
 CHECKPOINT = Checkpoint(Path("nowhere"), "some-model", {}, {})
 
@@ -37,7 +46,7 @@ def told(name: str) -> str:
 
 
 def test_a_known_engine_is_made_by_its_factory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ENGINES, "vllm", lambda *given: given)  # type: ignore[arg-type, return-value]
+    monkeypatch.setitem(ENGINES, "vllm", lambda *given: given)  # type: ignore[arg-type]
     assert make("vllm") == (CHECKPOINT, "mxfp8", "reload", 7)
 
 
@@ -93,7 +102,7 @@ def test_a_module_that_breaks_while_it_is_imported_is_told_so(
 
 def test_a_stub_serves_models_of_its_own() -> None:
     model = make_model("stub", "stub-tied", "mxfp8")
-    engine = make_engine("stub", model, "none", "transfer", 3)
+    engine = make_engine("stub", model, "none", "", 3)
     learner = make_learner(model, "none", 3)
     assert isinstance(engine, StubEngine)
     assert isinstance(learner, StubLearner)
@@ -111,9 +120,9 @@ def test_every_stub_model_can_be_made(name: str) -> None:
 
 
 def test_a_stub_takes_neither_other_models_nor_other_paths() -> None:
-    wanted = "the stub takes a model of its own, and syncs on path transfer only"
+    wanted = "the stub takes a model of its own, and has one path for syncs"
     model = make_model("stub", "stub-dense", "mxfp8")
-    for checkpoint, path in ((CHECKPOINT, "transfer"), (model, "reload")):
+    for checkpoint, path in ((CHECKPOINT, ""), (model, "reload")):
         with pytest.raises(UsageError, match=wanted):
             make_engine("stub", checkpoint, "mxfp8", path, 0)
 
@@ -134,8 +143,67 @@ def test_any_other_engine_takes_checkpoints(monkeypatch: pytest.MonkeyPatch) -> 
         return CHECKPOINT
 
     monkeypatch.setattr(sides, "resolve_model", resolve_model)
-    assert make_model("a.b:c", "tiny-qwen3", "none") is CHECKPOINT
-    assert given == [(("tiny-qwen3", cache_dir()), {"quantization": "none"})]
+    for quantization, blocks in (("none", "none"), ("mxfp8", "mxfp8"), ("modelopt", "mxfp8")):
+        assert make_model("a.b:c", "tiny-qwen3", quantization) is CHECKPOINT
+        assert given.pop() == (("tiny-qwen3", cache_dir()), {"quantization": blocks})
+
+
+class Started:
+    """Starts nothing, and keeps how it was asked."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        self.given, self.options = given, options
+
+
+@pytest.fixture
+def _adapters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins for adapters whose engines need not be installed."""
+    vllm: Any = types.ModuleType("syncguard.engines.vllm")
+    vllm.VllmEngine, vllm.PATHS = Started, ("first", "second")
+    sglang: Any = types.ModuleType("syncguard.engines.sglang.adapter")
+    sglang.SglangEngine, sglang.PATHS = Started, ("first", "second")
+    for module in (vllm, sglang):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+@pytest.mark.usefixtures("_adapters")
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+@pytest.mark.parametrize(("path", "taken"), [("", "first"), ("second", "second")])
+def test_engines_start_on_other_weights_and_take_their_first_path(
+    name: str, path: str, taken: str
+) -> None:
+    engine: Any = make_engine(name, CHECKPOINT, "mxfp8", path, 7)
+    assert engine.given == (CHECKPOINT.path, "mxfp8")
+    assert engine.options == {"path": taken, "load_format": "dummy", "seed": 7}
+
+
+@pytest.mark.usefixtures("_adapters")
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_a_cold_engine_loads_what_the_learner_holds(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[Any] = []
+
+    def write_copy(checkpoint: Checkpoint, weights: Any, folder: Path) -> Checkpoint:
+        copied.append((checkpoint, list(weights), folder.is_dir(), folder))
+        return Checkpoint(folder, "copy", {}, {})
+
+    monkeypatch.setattr(sides, "write_copy", write_copy)
+    learner = FakeLearner()
+    engine: Any = start_cold(name, CHECKPOINT, learner, "none")
+    ((checkpoint, weights, existed, folder),) = copied
+    assert checkpoint is CHECKPOINT
+    assert [weight for weight, _ in weights] == list(learner.model)
+    assert existed
+    assert not folder.exists()
+    assert engine.given == (folder, "none")
+    assert engine.options == {"path": "first", "load_format": "auto", "seed": 0}
+
+
+def test_an_engine_that_loads_no_checkpoint_cannot_be_started_cold() -> None:
+    told = "stub cannot be started on a checkpoint; these can: sglang, vllm"
+    with pytest.raises(Unsupported, match=told):
+        start_cold("stub", CHECKPOINT, FakeLearner(), "none")
 
 
 def test_models_are_cached_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch) -> None:

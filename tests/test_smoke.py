@@ -9,6 +9,7 @@ import syncguard
 from syncguard import smoke
 from syncguard.checkpoints import Checkpoint, TensorEntry
 from syncguard.errors import UsageError
+from syncguard.profiles import PRODUCTION
 from syncguard.report import Report, exit_code
 from syncguard.smoke import Interrupted, SmokeOptions, run_smoke
 from syncguard.verdict import Reason, Status
@@ -65,7 +66,7 @@ def test_the_sides_are_made_as_the_options_say(world: World) -> None:
     assert world.asked == [
         ("model", "a:b", "m", "none", {}),
         ("engine", "a:b", world.checkpoint, "none", "reload", 7),
-        ("learner", world.checkpoint, "none", 7),
+        ("learner", world.checkpoint, "none", 7, "bf16"),
     ]
 
 
@@ -179,7 +180,42 @@ def test_an_error_of_a_sync_is_a_verdict_and_not_the_end(world: World) -> None:
 def test_defaults_are_a_request() -> None:
     options = SmokeOptions()
     assert (options.engine, options.model, options.quantization) == ("vllm", "", "mxfp8")
-    assert (options.path, options.syncs, options.bucket_mib) == ("transfer", 3, None)
+    assert (options.path, options.syncs, options.bucket_mib) == ("", 3, None)
+    assert (options.profile, options.cold_warm, options.fault) == ("smoke", False, "")
+
+
+def test_a_profile_chooses_the_checks_and_production_poisons_nothing(world: World) -> None:
+    report = world.run(profile="production", syncs=2)
+    assert report.status is Status.PASS
+    assert not any(call.startswith("poison") for call in world.engine.calls)
+    assert {v.check for v in report.verdicts} == {*(PRODUCTION.checks or ()), "observability"}
+
+
+def test_an_unknown_profile_is_told_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="unknown profile 'x'; known: smoke, production"):
+        SmokeOptions(profile="x")
+
+
+def test_a_cold_engine_is_compared_at_the_last_sync(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[FakeEngine] = []
+
+    def start_cold(*given: Any) -> FakeEngine:
+        assert given == ("vllm", world.checkpoint, world.learner, "none")
+        started.append(FakeEngine(4))
+        started[0].begin(0, "")
+        started[0].send(list(world.learner.weights()))
+        return started[0]
+
+    monkeypatch.setattr(smoke, "start_cold", start_cold)
+    report = world.run(cold_warm=True, quantization="none")
+    assert [v.status for v in report.verdicts if v.check == "cold-warm"] == [
+        Status.NOT_RUN,
+        Status.NOT_RUN,
+        Status.PASS,
+    ]
+    assert [engine.closed for engine in started] == [True]
 
 
 @pytest.mark.parametrize("syncs", [0, -1])

@@ -20,19 +20,24 @@ ENGINES: Final = ("stub", "vllm")
 _BYTES: Final = 2  # of a weight on the wire, in bf16
 _LIVE: Final[Mapping[str, Any]] = {
     "attention": "gqa",
+    "bias": False,
     "draft": "",
     "experts": 0,
     "graph": False,
     "head_kernel": "packed",
+    "kv_scales": False,
     "linear_kernel": "swizzled",
     "ranks": 1,
     "replicas": 1,
     "rope": "buffer",
+    "sinks": False,
 }
 """What the live engine is, in the words of `syncguard.stubs.Topology`."""
 
 _CHOSEN: Final = ("quantization", "tied", "wire")
 """What can be chosen of the live engine."""
+_SIZES: Final = ("head_dim", "heads", "hidden", "intermediate", "kv_heads", "layers", "vocab")
+"""What no fault depends on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ def refusal(engine: str, topology: Mapping[str, Any]) -> str:
     other = [
         f"{name}={value!r}"
         for name, value in topology.items()
-        if name not in _CHOSEN and _LIVE.get(name) != value
+        if name not in (*_CHOSEN, *_SIZES) and _LIVE.get(name) != value
     ]
     return f"needs {', '.join(other)}, which the live engine is not" if other else ""
 
@@ -156,7 +161,7 @@ def _vllm(fields: Mapping[str, Any], seed: int) -> Place:
         lambda: TransformersLearner(
             checkpoint.path, quantization=quantization, wire=wire, seed=seed
         ),
-        lambda: make_engine("vllm", checkpoint, live, "transfer", seed),
+        lambda: make_engine("vllm", checkpoint, live, "", seed),
     )
     nbytes = sum(tensor.numel() * tensor.element_size() for _, tensor in world.learner.weights())
     return Place(world, checkpoint.config["vocab_size"], nbytes, f"{model}, quantization {live}")

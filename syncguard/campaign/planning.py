@@ -94,7 +94,7 @@ def plan(options: CampaignOptions, sites: Mapping[str, Sequence[str]]) -> Plan:
     for each in faults:
         if not sites[each.name]:
             why = refusal(options.engine, each.topology)
-            skipped[each.name] = why or f"the {options.engine} engine offers no site of its seam"
+            skipped[each.name] = why or f"the {options.engine} engine has no site for it"
         wanted = matching(options.sites, sites[each.name])
         stages = [stage for stage in options.stages if stage == "load" or each.late]
         cells += [

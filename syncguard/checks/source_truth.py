@@ -4,24 +4,27 @@ from collections.abc import Mapping
 
 from syncguard.checks.judgement import Judgement, counted, failed, listed, not_run, passed
 from syncguard.checks.registry import check
+from syncguard.observations import SyncRecord
 from syncguard.verdict import Coverage, Reason, explain
 
 __all__ = ["checkpoint_loaded", "exported_weights", "learner_unchanged"]
 
 
 @check("exported-weights", "C12")
-def exported_weights(exported: Mapping[str, int], wire: Mapping[str, int]) -> Judgement:
+def exported_weights(
+    sync_record: SyncRecord, exported: Mapping[str, int], wire: Mapping[str, int]
+) -> Judgement:
     """Compare each tensor on the wire with the learner's own.
 
     Weight bytes tell that the two ends differ; this tells at which end. It finds nothing that
-    they do not, and stays for that.
+    they do not, and stays for that. What a sync that failed did not come to send does not count.
     """
     if not wire or not exported:
         return not_run(Reason.NOT_APPLICABLE, "the learner does not tell its state")
     wrong = {
         name: "another tensor was sent" if name in exported else "was not sent"
         for name in wire
-        if exported.get(name) != wire[name]
+        if exported.get(name) != wire[name] and (name in exported or not sync_record.error)
     }
     for name in sorted(exported.keys() - wire.keys()):
         wrong[name] = "is none of the learner's names"

@@ -17,7 +17,7 @@ def list_things(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:
-    """List what there is, one line each."""
+    """List what there is; `syncguard explain NAME` tells more."""
     with exit_codes():
         from syncguard.catalogue import KINDS
 

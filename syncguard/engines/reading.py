@@ -73,10 +73,15 @@ class Reader:
         for parts in by_module(self.held).values():
             module, kind = parts[0].module, parts[0].kind
             dtype, features = dtype_of(module), _features(module)
-            if kind == "embedding":
-                rows = _embedding_prints(module, dtype)
-            else:
-                rows = exact_prints(self.serve(parts[0]), features, dtype)
+            try:
+                if kind == "embedding":
+                    rows = _embedding_prints(module, dtype)
+                else:
+                    rows = exact_prints(self.serve(parts[0]), features, dtype)
+            except (RuntimeError, ValueError) as error:
+                why = f"its kernel: {error}"
+                prints |= {held.weight: Unreadable(held.weight, why) for held in parts}
+                continue
             for held in parts:
                 mine = rows[held.rows]
                 prints[held.weight] = WeightPrint(

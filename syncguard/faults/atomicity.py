@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from syncguard.faults.registry import fault
-from syncguard.faults.tools import Item, exported, is_dry_run, octets
+from syncguard.faults.tools import Item, exported, folded_into, is_dry_run, octets
 from syncguard.faults.world import World
 
 __all__ = ["buffer_reused_too_early", "served_during_sync"]
@@ -72,7 +72,7 @@ def served_after_failed_sync(world: World, site: str) -> Iterator[None]:
     "buffer-reused-too-early",
     breaks="C11 C2",
     claimed_by=f"{_WRONG} exact-probe random-probe",
-    seam="send",
+    seam="load",
     met="W59",
     links=(
         "https://github.com/modelscope/ms-swift/issues/10204",
@@ -83,23 +83,26 @@ def buffer_reused_too_early(world: World, site: str) -> Iterator[None]:
     """The sender fills its transfer buffer again before all readers have copied from it.
 
     The acknowledgement comes before the barrier; on a CPU the receiver's tensors are views of the
-    buffer. A layer that waits for its other half then holds the next bucket. The fault sends
-    weight by weight, so that every fused layer waits.
+    buffer. A layer that waits for its other half then holds whatever came next.
     """
     size = max(tensor.nbytes for _, tensor in world.learner.weights())
     buffer = torch.zeros(size, dtype=torch.uint8)
 
-    def wrapper(original: Callable[..., None]) -> Callable[..., None]:
-        def send(bucket: Iterable[Item]) -> None:
-            for name, tensor in bucket:
-                view = buffer[: tensor.nbytes]
-                view.copy_(octets(tensor).view(-1))
-                original([(name, view.view(tensor.dtype).view(tensor.shape))])
-                world.fire()
+    def through_buffer(tensor: torch.Tensor) -> torch.Tensor:
+        view = buffer[: tensor.nbytes]
+        view.copy_(octets(tensor).view(-1))
+        world.fire()
+        return view.view(tensor.dtype).view(tensor.shape)
 
-        return send
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        def load(first: Any, *rest: Any) -> Any:
+            if isinstance(first, str):
+                return original(first, through_buffer(rest[0]), *rest[1:])
+            return original((name, through_buffer(tensor)) for name, tensor in first)
 
-    with world.wrap("send", site, wrapper):
+        return load
+
+    with world.wrap("load", site, wrapper):
         yield
 
 
@@ -163,7 +166,7 @@ def last_copy_in_flight(world: World, site: str) -> Iterator[None]:
 
     def wrapper(original: Callable[..., None]) -> Callable[..., None]:
         def fold(layer: Any, kept: Any, *rest: Any) -> None:
-            before = {name: held.data.clone() for name, held in kept.items()}
+            before = {name: held.data.clone() for name, held in folded_into(kept).items()}
             original(layer, kept, *rest)
             for name, old in before.items():
                 held = getattr(layer, name).data

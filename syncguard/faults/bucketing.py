@@ -20,13 +20,14 @@ def folded_per_bucket(world: World, site: str, *, opens_again: bool) -> Iterator
 
     The fault sends weight by weight, which is healthy by itself: so each fused layer is split.
     """
+    transfer = world.seam("flush", "engine").owner
 
     def wrapper(original: Callable[..., None]) -> Callable[..., None]:
         def send(bucket: Iterable[Item]) -> None:
             for item in bucket:
                 original([item])
                 world.fire()
-                _complete(world.engine, opens_again=opens_again)
+                _complete(transfer, opens_again=opens_again)
 
         return send
 
@@ -34,8 +35,8 @@ def folded_per_bucket(world: World, site: str, *, opens_again: bool) -> Iterator
         yield
 
 
-def _complete(engine: Any, *, opens_again: bool) -> None:
-    transfer = engine.seams()["flush"]["engine"].owner
+def _complete(transfer: Any, *, opens_again: bool) -> None:
+    """Let an engine complete what it has; a live one must then begin anew to take more."""
     flush = getattr(transfer, "flush", None) or transfer.finish_weight_update
     with torch.no_grad():
         flush()
@@ -43,7 +44,7 @@ def _complete(engine: Any, *, opens_again: bool) -> None:
         if starts is not None:
             starts()
         elif opens_again:
-            for receiver in engine.receivers:
+            for receiver in transfer.receivers:
                 receiver.open()
 
 

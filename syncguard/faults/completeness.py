@@ -14,7 +14,8 @@ __all__ = ["names_of_another_version", "sent_in_place_of_another", "sent_twice"]
 
 _UNWRITTEN: Final = "weight-bytes weight-values"
 _NEVER_SENT: Final = f"ledger exported-weights poison-coverage {_UNWRITTEN}"
-_BROKEN_OFF: Final = f"session ledger poison-coverage {_UNWRITTEN}"
+_BROKEN_OFF: Final = "session ledger"
+"""What tells of a sync that broke off; of what the engine holds then, not all can be read."""
 _EXPERTS: Final = {"layers": 1, "experts": 4}
 
 

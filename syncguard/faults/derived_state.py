@@ -229,12 +229,18 @@ _WITHIN: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
         "swizzle-padding-unset": {
             "change": lambda fresh: _fill_last(fresh, 0xFF),
             "what": "The padding of a swizzled copy holds what the memory held.",
-            "topology": {"intermediate": 96, "kv_heads": 1, "head_dim": 16},
-            "sites": lambda site: "qkv_proj" in site and site.endswith("scale_swizzled"),
+            "at": lambda world: _padded(world),
             "claimed_by": "re-derivation",
         },
     }
 )
+
+
+def _padded(world: World) -> list[str]:
+    """Swizzled copies that are larger than the scales that they are made of."""
+    nbytes = {row.path: row.nbytes for row in world.engine.storage()}
+    sites = [site for site in world.seams()["storage"] if site.endswith("_swizzled")]
+    return [site for site in sites if nbytes[site] > nbytes[site.removesuffix("_swizzled")]]
 
 
 def _flip_last_bit(fresh: torch.Tensor) -> None:

@@ -43,7 +43,7 @@ def version_not_committed(world: World, site: str) -> Iterator[None]:
 @fault(
     "version-of-another-run",
     breaks="C8",
-    claimed_by="served-version cache-coherence",
+    claimed_by="served-version",
     seam="version",
     sites=lambda site: site == "version",
 )
@@ -152,7 +152,7 @@ def checkpoint_loaded_after_a_request(world: World, site: str) -> Iterator[None]
     seam="finish",
     met="W65",
     links=("https://github.com/radixark/miles/issues/1724",),
-    sites=lambda site: site == "engine",
+    at=lambda world: ["engine"] if hasattr(world.engine, "restart") else [],
     topology={"graph": False},
 )
 def served_before_first_sync(world: World, site: str) -> Iterator[None]:

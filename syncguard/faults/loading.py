@@ -7,13 +7,13 @@ from typing import Any, Final
 import torch
 
 from syncguard.faults.registry import Arm, fault, fault_table
-from syncguard.faults.tools import is_dry_run, same_bytes
+from syncguard.faults.tools import folded_into, is_dry_run, same_bytes
 from syncguard.faults.world import World
 
 __all__ = ["hook_of_a_wrapper_fails", "written_into_a_copy"]
 
 _UNWRITTEN: Final = "weight-bytes weight-values"
-_BROKEN_OFF: Final = f"session ledger poison-coverage {_UNWRITTEN}"
+_BROKEN_OFF: Final = "session ledger"
 _EXPERTS: Final = {"layers": 1, "experts": 4}
 
 
@@ -57,7 +57,8 @@ def _freezing(names: tuple[str, ...]) -> Arm:
     def arm(world: World, site: str) -> Iterator[None]:
         def wrapper(original: Callable[..., None]) -> Callable[..., None]:
             def fold(layer: Any, kept: Any) -> None:
-                old = {name: kept[name].data.clone() for name in names if name in kept}
+                before = folded_into(kept)
+                old = {name: before[name].data.clone() for name in names if name in before}
                 original(layer, kept)
                 for name, tensor in old.items():
                     held = getattr(layer, name).data

@@ -7,8 +7,9 @@ from typing import Any, Final
 import torch
 
 from syncguard.faults.registry import fault, fault_table
-from syncguard.faults.tools import same_bytes, started_from
+from syncguard.faults.tools import Item, exported, same_bytes, started_from
 from syncguard.faults.world import World
+from syncguard.fingerprint import fingerprint
 
 __all__ = ["level_of_the_sync_before", "one_level_for_both_halves", "repack_not_undone"]
 
@@ -111,7 +112,7 @@ def processed_twice(world: World, site: str) -> Iterator[None]:
 @fault(
     "second-quantization-skipped",
     breaks="C3 C1",
-    claimed_by="weight-bytes storage-identity re-derivation destinations",
+    claimed_by="storage-identity destinations",
     seam="process",
     met="W85",
     links=("https://github.com/ROCm/vllm/pull/1239",),
@@ -140,6 +141,42 @@ def second_quantization_skipped(world: World, site: str) -> Iterator[None]:
 
 def _larger(part: str, factor: float) -> Callable[[str, torch.Tensor], torch.Tensor]:
     return lambda name, tensor: tensor * factor if part in name else tensor
+
+
+@fault(
+    "padding-from-recycled-memory",
+    breaks="C3",
+    claimed_by="equal-sync",
+    seam="loader",
+    topology={"sinks": True, "layers": 1},
+    sites=lambda site: site.endswith(".sinks"),
+)
+def padding_from_recycled_memory(world: World, site: str) -> Iterator[None]:
+    """Memory for loading is not zeroed where a sync brings the weights of the sync before.
+
+    Allocations of the same sizes in the same order get recycled blocks. Weights are right, what
+    pads them is not, and some kernels read it. Sync the same weights again: no byte may change.
+    """
+    payloads: list[dict[str, int]] = [{}]
+
+    def note(items: Iterator[Item]) -> Iterator[Item]:
+        payloads.append({})
+        for name, tensor in items:
+            payloads[-1][name] = fingerprint(tensor)
+            yield name, tensor
+
+    def wrapper(original: Callable[..., None]) -> Callable[..., None]:
+        def write(destination: torch.Tensor, loaded: torch.Tensor, shard: Any) -> None:
+            original(destination, loaded, shard)
+            before, now = payloads[-2:]
+            if now and all(before.get(name) == print_ for name, print_ in now.items()):
+                destination.data[shard.rows.stop :] = float(len(payloads))
+                world.fire()
+
+        return write
+
+    with exported(world, note), world.wrap("loader", site, wrapper):
+        yield
 
 
 @fault(

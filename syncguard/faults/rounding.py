@@ -27,6 +27,7 @@ Change = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Grid]
 _BLOCK: Final = 32
 _TILE: Final = (128, 4)
 _LARGEST: Final = 0x7E
+_CLAMPED_SCALE: Final = 105  # of 1e-4 / 448, rounded up
 _BIAS: Final = 127
 _DIFFERENT: Final = "weight-bytes weight-values exact-probe"
 _FAR_OFF: Final = f"{_DIFFERENT} random-probe"
@@ -188,6 +189,29 @@ fault_table(
 
 
 @fault(
+    "block-maximum-clamped",
+    breaks="C2",
+    claimed_by="quantizer-canary",
+    seam="quantizer",
+    sites=lambda site: site == "engine",
+)
+def block_maximum_clamped(world: World, site: str) -> Iterator[None]:
+    """The engine takes no block's maximum for less than 1e-4, a guard against division by zero.
+
+    Few weights ever meet it, until one does. Run a canary that holds every maximum through both
+    quantizers.
+    """
+
+    def change(weight: torch.Tensor, elements: torch.Tensor, scales: torch.Tensor) -> Grid:
+        raised = scales.clamp(min=_CLAMPED_SCALE)
+        units = _blocks(weight.float()) / torch.exp2(raised.float() - _BIAS)[..., None]
+        return units.to(elements.dtype).view(elements.shape), raised
+
+    with _requantizing(world, site, change):
+        yield
+
+
+@fault(
     "fp32-source",
     breaks="C2",
     claimed_by=_DIFFERENT,
@@ -216,6 +240,12 @@ def fp32_source(world: World, site: str) -> Iterator[None]:
         yield
 
 
+def _restartable(world: World) -> list[str]:
+    """Quantizers, where the learner can start from another checkpoint."""
+    found = list(world.seams()["quantizer"])
+    return found if hasattr(world.learner, "start_from") else []
+
+
 @fault(
     "zero-block-scale-one",
     breaks="C2",
@@ -223,6 +253,7 @@ def fp32_source(world: World, site: str) -> Iterator[None]:
     seam="quantizer",
     met="W94",
     links=("https://github.com/NVIDIA-NeMo/RL/pull/3477",),
+    at=_restartable,
     sites=lambda site: site != "learner",
     equivalent="in a block of zeros every scale gives the same values, and no check counts it",
 )

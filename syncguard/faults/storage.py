@@ -59,6 +59,12 @@ def _derived_rebound(world: World, site: str) -> Iterator[None]:
 fault_table(_REBOUND, lambda: _derived_rebound, breaks="C4", claimed_by=_MOVED, seam="storage")
 
 
+def _holding(world: World, seam: str, name: str) -> list[str]:
+    """The sites of a seam whose layer holds a tensor of some name."""
+    paths = {row.path for row in world.engine.storage()}
+    return [site for site in world.seams()[seam] if f"{site}.{name}" in paths]
+
+
 def parameters_rebound(world: World, site: str) -> Iterator[None]:
     """Leave a layer's parameters in new storage after they were folded."""
 
@@ -114,7 +120,7 @@ fault_table(_PARAMETERS, lambda: parameters_rebound, breaks="C4", claimed_by=_MO
         "https://github.com/vllm-project/vllm/pull/42481",
         "https://github.com/vllm-project/vllm/pull/48284",
     ),
-    sites=lambda site: site.endswith("norm"),
+    at=lambda world: _holding(world, "fold", "kernel_weight"),
 )
 def alias_broken(world: World, site: str) -> Iterator[None]:
     """Two names of one tensor, a parameter and what the kernel reads, become two tensors.
@@ -145,6 +151,7 @@ def alias_broken(world: World, site: str) -> Iterator[None]:
         "https://github.com/vllm-project/vllm/pull/48438",
         "https://github.com/vllm-project/vllm/issues/48312",
     ),
+    at=lambda world: _holding(world, "process", "quant_method.kernel.workspace"),
     sites=lambda site: site.endswith("_proj"),
 )
 def workspace_made_again(world: World, site: str) -> Iterator[None]:
@@ -219,7 +226,7 @@ def scales_padded_in_place(world: World, site: str) -> Iterator[None]:
                 held = getattr(layer, name).data
                 flat = torch.zeros(-(-held.numel() // 512) * 512 + 512, dtype=held.dtype)
                 flat[: held.numel()] = held.reshape(-1)
-                layer.rebind(name, flat)
+                layer._parameters[name] = torch.nn.Parameter(flat, requires_grad=False)
                 world.fire()
 
         return pad

@@ -1,6 +1,6 @@
 """What many faults need: rewriting the export, changing results, telling whether tensors differ."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ from syncguard.faults.world import World
 __all__ = [
     "Item",
     "exported",
+    "folded_into",
     "is_dry_run",
     "matrices",
     "octets",
@@ -93,6 +94,14 @@ def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
 def octets(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor, uint8, as a view where it is contiguous."""
     return tensor.detach().contiguous().view(torch.uint8)
+
+
+def folded_into(kept: Any) -> dict[str, torch.Tensor]:
+    """The tensors that a fold copies back into, by name, from what it is called with."""
+    if isinstance(kept, Mapping):
+        return dict(kept)
+    parameters, buffers = kept.kernel_tensors
+    return {**parameters, **buffers}
 
 
 def is_dry_run(destination: torch.Tensor) -> bool:

@@ -14,6 +14,7 @@ from syncguard.plugin.recording import Recorder
 from syncguard.plugin.sides import bucket_bytes, vocabulary
 from syncguard.protocols import Engine, Learner
 from syncguard.report import Report, SyncSummary
+from syncguard.reporting import Broadcast
 from syncguard.verdict import Verdict
 
 __all__ = ["GuardedSyncs", "Session", "Sessions"]
@@ -43,11 +44,12 @@ class Session:
         self.bucket_bytes = bucket_bytes(learner)
         self._serial = next(_serial)
         self._environment = environment(learner, engine, options)
-        self._checks: list[Check] = []  # the guard reads it at every sync
+        # The guard reads its checks at every sync, and what to observe before only here.
+        self._checks: list[Check] = list(_known())
         self._guard = Guard(
             learner,
             engine,
-            _Deaf(),
+            Broadcast([]),
             checks=self._checks,
             timeout_s=timeout_s,
             vocabulary=vocabulary(learner),
@@ -63,9 +65,8 @@ class Session:
             conditions: Identifiers; empty for all.
             arguments: As for `syncguard.guard.Guard.sync`; ``bucket_bytes`` may be left out.
         """
-        known = [check for check in CHECKS.values() if not check.reference]
-        asked = [check for check in known if check.condition in conditions]
-        self._checks[:] = asked or known
+        asked = [check for check in _known() if check.condition in conditions]
+        self._checks[:] = asked or _known()
         summary, verdicts = self._guard.sync(**{"bucket_bytes": self.bucket_bytes, **arguments})
         wanted = (*conditions, _OBSERVABILITY)
         return summary, [v for v in verdicts if not conditions or v.condition in wanted]
@@ -154,11 +155,5 @@ class Sessions:
         return self._held[-1]
 
 
-class _Deaf:
-    """A listener: the guard's verdicts are taken from what it returns."""
-
-    def step(self, text: str, done: int, total: int) -> None: ...
-
-    def verdict(self, verdict: Verdict) -> None: ...
-
-    def finished(self, report: Report) -> None: ...
+def _known() -> list[Check]:
+    return [check for check in CHECKS.values() if not check.reference]

@@ -1,17 +1,20 @@
 """Judges one sync of a program, which is open over several operations."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from syncguard.checks import CHECKS, Check
-from syncguard.observations import GraphReads, Poisoned, SyncRecord, WeightPrint
-from syncguard.observing import SyncContext, View
+import torch
+
+from syncguard.checks import Check
+from syncguard.fingerprint import fingerprint
+from syncguard.guard import Guard
+from syncguard.observations import SyncRecord
 from syncguard.protocols import Engine, Learner
-from syncguard.runner import run_checks
+from syncguard.reporting import Broadcast
 from syncguard.verdict import Status, Verdict
 
-__all__ = ["Judge", "JudgedSync"]
+__all__ = ["JudgedSync", "SteppedGuard"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +44,19 @@ class JudgedSync:
     @property
     def complaint(self) -> str:
         """How verdicts and legality contradict each other; empty if they agree."""
-        if self.wrongs and not (self.failed or self.silent):
+        bad = [v for v in self.verdicts if v.counts and v.status is not Status.PASS]
+        if self.wrongs and not bad:
             return f"sync {self.number} was illegal ({self.wrongs[0]}), and every check passed"
-        if not self.wrongs and (self.failed or self.silent):
-            bad = [v for v in self.verdicts if v.check in {*self.failed, *self.silent}]
-            first = bad[0]
-            return (
-                f"sync {self.number} was legal, and {first.check} gave {first.status.value}: "
-                f"{first.message}"
-            )
+        if bad and not self.wrongs:
+            told = f"{bad[0].check} gave {bad[0].status.value}: {bad[0].message}"
+            return f"sync {self.number} was legal, and {told}"
         return ""
 
 
-class Judge:
-    """Notes what checks need before a sync, and runs them after it.
+class SteppedGuard(Guard):
+    """A guard around syncs that someone else makes, in steps.
+
+    `before` comes before the sync begins, `after` when it is over.
 
     Args:
         learner: The learner.
@@ -73,45 +75,35 @@ class Judge:
         seed: int = 0,
         checks: Sequence[Check] | None = None,
     ) -> None:
-        self._learner = learner
-        self._engine = engine
-        self._vocabulary = vocabulary
-        self._seed = seed
-        self._checks = (
-            [check for check in CHECKS.values() if not check.reference]
-            if checks is None
-            else checks
-        )
-        self._noted: dict[str, Any] = {}
-        self.look_again()
-
-    def look_again(self) -> None:
-        """Observe what a forward reads, before the first sync and whenever that may change."""
-        self._reads: GraphReads = self._engine.graph_reads()
+        listener = Broadcast([])
+        super().__init__(learner, engine, listener, checks=checks, vocabulary=vocabulary, seed=seed)
+        self._noted: tuple[dict[str, Any], dict[str, BaseException]] = {}, {}
+        self._sent: Mapping[str, torch.Tensor] = {}
+        self._record = SyncRecord(0, "")
 
     def before(self, *, poison: int, same_weights: bool) -> None:
-        """Observe the engine before a sync, and poison it if ``poison`` is not 0."""
-        self._noted = {
-            "storage_before": self._engine.storage(),
-            "state_before": self._engine.state() if same_weights else {},
-            "same_weights": same_weights,
-            "poisoned": self._poisoned(poison) if poison else None,
-        }
+        """Observe the engine, and poison it if ``poison`` is not 0."""
+        self._noted = super()._observe_before(poison or None, same_weights)
 
-    def after(self, record: SyncRecord, wrongs: Sequence[str]) -> JudgedSync:
-        """Run the checks on a sync that is over."""
-        context = SyncContext(
-            record=record,
-            graph_reads=self._reads,
-            vocabulary=self._vocabulary,
-            seed=self._seed + record.number,
-            **self._noted,
-        )
-        verdicts = run_checks(View(self._learner, self._engine, context), checks=self._checks)
-        return JudgedSync(record.number, tuple(wrongs), tuple(verdicts))
+    def after(
+        self, record: SyncRecord, sent: Mapping[str, torch.Tensor], *, same_weights: bool
+    ) -> list[Verdict]:
+        """Run the checks.
 
-    def _poisoned(self, pattern: int) -> Poisoned:
-        nbytes = dict(self._engine.poison(pattern))
-        held = self._engine.weight_prints()
-        prints = {name: print_ for name, print_ in held.items() if isinstance(print_, WeightPrint)}
-        return Poisoned(pattern, nbytes, prints)
+        Args:
+            record: Of the sync.
+            sent: What was sent, by name on the wire.
+            same_weights: As for `before`.
+        """
+        self._record, self._sent = record, sent
+        return self.sync(bucket_bytes=1, same_weights=same_weights)[1]
+
+    def _observe_before(
+        self, poison: int | None, same_weights: bool
+    ) -> tuple[dict[str, Any], dict[str, BaseException]]:
+        return self._noted
+
+    def _send(self, bucket_bytes: int, exported: dict[str, int]) -> tuple[SyncRecord, int, int]:
+        exported.update((name, fingerprint(tensor)) for name, tensor in self._sent.items())
+        nbytes = sum(tensor.nbytes for tensor in self._sent.values())
+        return self._record, len(self._sent), nbytes

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from syncguard.checks import Check
 from syncguard.grids import quantize
 from syncguard.observations import SyncRecord
-from syncguard.programs.judging import Judge, JudgedSync
+from syncguard.programs.judging import JudgedSync, SteppedGuard
 from syncguard.programs.ops import Op, format_program
 from syncguard.protocols import Learner
 
@@ -69,7 +69,7 @@ class ProgramRun:
         self.program: list[Op] = []
         self.syncs: list[JudgedSync] = []
         self.complaints: list[str] = []
-        self._judge = Judge(learner, engine, vocabulary=vocabulary, seed=seed, checks=checks)
+        self._guard = SteppedGuard(learner, engine, vocabulary=vocabulary, seed=seed, checks=checks)
         shape = (_PROMPTS, _PROMPT_TOKENS)
         drawn = np.random.default_rng(seed).integers(0, vocabulary, shape)
         self._prompts: list[list[int]] = drawn.tolist()
@@ -81,6 +81,7 @@ class ProgramRun:
         self._refusal = ""  # why nothing may be served, even when no sync is open
         self._knows = True  # whether the model can tell; an illegal sync leaves anything behind
         self._holds = False  # the engine holds what the learner would send
+        self._same = False  # it did when the sync was opened
         self._answers: Answers = []  # of the last legal sync; empty if there are none to keep
 
     def can(self, name: str) -> bool:
@@ -119,7 +120,8 @@ class ProgramRun:
 
     def _do_open(self, poison: int) -> None:
         number = len(self.syncs) + 1
-        self._judge.before(poison=poison, same_weights=self._holds)
+        self._same = self._holds
+        self._guard.before(poison=poison, same_weights=self._same)
         self.engine.begin(number, str(number))
         self._is_open = True
         self._waiting = [name for name, _ in self.learner.weights()]
@@ -165,7 +167,8 @@ class ProgramRun:
         self._is_open = False
         self._answers = []
         self._holds = not self._wrongs
-        self.syncs.append(self._judge.after(record, self._wrongs))
+        verdicts = self._guard.after(record, self._sent, same_weights=self._same)
+        self.syncs.append(JudgedSync(record.number, tuple(self._wrongs), tuple(verdicts)))
         if self.syncs[-1].complaint:
             self.complaints.append(self.syncs[-1].complaint)
 

@@ -11,10 +11,14 @@ from syncguard.catalogue import Entry, Explanation
 
 __all__ = ["entry_table", "explained"]
 
-_HEADINGS: Final = {"claimed_by": "seen by", "name": ""}
-_TOLD: Final = {"core": {False: "extension"}, "reference": {True: "reference"},
-                "silent": {True: "silent"}, "installed": {False: "not installed"}}  # fmt: skip
-_UNLISTED: Final = ("needs", "seam")
+_HEADINGS: Final = {"name": ""}
+_TOLD: Final = {
+    "core": {False: "extension"},
+    "installed": {False: "not installed"},
+    "reference": {True: "reference"},
+}
+_UNLISTED: Final = ("claimed_by", "met", "needs", "seam", "silent")
+"""What a terminal has no room for; the JSON has it."""
 
 
 def entry_table(entries: Iterable[Entry]) -> RenderableType:

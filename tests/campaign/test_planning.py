@@ -46,7 +46,7 @@ def test_healthy_runs_count_from_the_first_seed() -> None:
 
 def test_a_fault_without_a_site_is_skipped_with_the_reason() -> None:
     laid = plan(CampaignOptions(), {STALE: [], TAME: ["engine"]})
-    assert laid.skipped == {STALE: "the stub engine offers no site of its seam"}
+    assert laid.skipped == {STALE: "the stub engine has no site for it"}
     live = plan(CampaignOptions(engine="vllm"), {STALE: [], TAME: ["engine"]})
     assert live.skipped == {STALE: "needs linear_kernel='twin', which the live engine is not"}
 

@@ -130,6 +130,7 @@ class FakeEngine(Calls):
     """Implements `syncguard.protocols.Engine`."""
 
     name = "fake"
+    wire = "bf16"
 
     def __init__(self, seed: int = 99) -> None:
         super().__init__()

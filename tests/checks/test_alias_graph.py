@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from syncguard.checks.storage_identity import alias_graph
@@ -31,6 +31,7 @@ def test_the_same_sharing_passes_wherever_it_is() -> None:
     assert (judgement.measured, judgement.bound) == (0, 0)
 
 
+@settings(deadline=None)
 @given(partitions, partitions)
 def test_exactly_the_tensors_whose_company_changed_are_named(
     before: list[int], after: list[int]

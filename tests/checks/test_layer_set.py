@@ -1,7 +1,7 @@
 """C1 judged on layer tables alone."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from syncguard.checks import Judgement
@@ -197,6 +197,7 @@ def test_no_answer_of_a_side_is_missing_input() -> None:
         assert judgement.message == f"the {side} reported no layers"
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from("abcdefg"), st.tuples(GRIDS, GRIDS), min_size=1))
 def test_it_is_symmetric_and_finds_exactly_the_differences(
     grids: dict[str, tuple[str, str]],
@@ -212,6 +213,7 @@ def test_it_is_symmetric_and_finds_exactly_the_differences(
         assert judgement.coverage.complete
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.sampled_from("abcde"), GRIDS, min_size=1),
     st.dictionaries(st.sampled_from("cdefg"), GRIDS, min_size=1),

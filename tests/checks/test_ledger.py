@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from syncguard.checks import Judgement
@@ -53,6 +53,7 @@ def test_one_weight_is_told_in_the_singular() -> None:
     assert judgement.coverage == Coverage(1, 1, PRINTS["a"].nbytes, PRINTS["a"].nbytes)
 
 
+@settings(deadline=None)
 @given(st.permutations(NAMES), st.permutations(NAMES), st.sets(st.integers(1, 3)))
 def test_order_and_cuts_of_buckets_do_not_matter(
     arrivals: list[str], writes: list[str], cuts: set[int]
@@ -62,6 +63,7 @@ def test_order_and_cuts_of_buckets_do_not_matter(
     assert judged(buckets, [written(name) for name in writes]).status is Status.PASS
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([*NAMES, "x"])), st.lists(st.sampled_from(NAMES)))
 def test_any_other_multiset_of_arrivals_or_writes_names_the_offenders(
     arrivals: list[str], writes: list[str]

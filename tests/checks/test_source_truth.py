@@ -1,20 +1,22 @@
 """C12: exported, trained and loaded are the same."""
 
+import pytest
+
 from syncguard.checks.source_truth import checkpoint_loaded, exported_weights, learner_unchanged
-from syncguard.verdict import Reason
-from tests.checks.factories import fails, passes, silent
+from syncguard.verdict import Reason, Status
+from tests.checks.factories import a_record, fails, passes, silent
 
 STATE = {"a": 1, "b": 2}
 
 
 def test_equal_states_pass() -> None:
-    assert passes(exported_weights(STATE, STATE), 2)
+    assert passes(exported_weights(a_record(), STATE, STATE), 2)
     assert passes(learner_unchanged(STATE, {**STATE, "masters": 3}), 2)
     assert passes(checkpoint_loaded(STATE, {**STATE, "masters": 3}), 2)
 
 
 def test_an_export_of_something_else_is_named() -> None:
-    judgement = exported_weights({"a": 1, "b": 9, "c": 3}, {**STATE, "d": 4})
+    judgement = exported_weights(a_record(), {"a": 1, "b": 9, "c": 3}, {**STATE, "d": 4})
     assert fails(judgement, "b", measured=3)
     assert judgement.evidence == (
         ("b", "another tensor was sent"),
@@ -41,10 +43,22 @@ def test_a_learner_that_is_not_its_checkpoint_is_named() -> None:
     )
 
 
-def test_a_side_that_does_not_tell_is_not_applicable() -> None:
-    for check in (exported_weights, learner_unchanged, checkpoint_loaded):
-        for one, other in (({}, STATE), (STATE, {})):
-            if check is not learner_unchanged or not one:
-                assert silent(check(one, other), Reason.NOT_APPLICABLE)
+def test_a_failed_sync_need_not_have_sent_everything() -> None:
+    broken = a_record(error="ValueError")
+    assert exported_weights(broken, {"a": 1}, STATE).status is Status.PASS
+    assert exported_weights(broken, {"a": 9}, STATE).evidence == (("a", "another tensor was sent"),)
+
+
+@pytest.mark.parametrize(("exported", "wire"), [({}, STATE), (STATE, {})])
+def test_an_export_of_which_nothing_is_known_is_not_applicable(
+    exported: dict[str, int], wire: dict[str, int]
+) -> None:
+    assert silent(exported_weights(a_record(), exported, wire), Reason.NOT_APPLICABLE)
+
+
+@pytest.mark.parametrize("before", [None, {}])
+def test_a_learner_that_does_not_tell_is_not_applicable(before: dict[str, int] | None) -> None:
+    assert silent(learner_unchanged(before, STATE), Reason.NOT_APPLICABLE)
     assert silent(learner_unchanged(STATE, None), Reason.NOT_APPLICABLE)
-    assert silent(learner_unchanged(None, STATE), Reason.NOT_APPLICABLE)
+    assert silent(checkpoint_loaded(before, STATE), Reason.NOT_APPLICABLE)
+    assert silent(checkpoint_loaded(STATE, before), Reason.NOT_APPLICABLE)

@@ -136,11 +136,11 @@ def test_syncs_tell_versions_sizes_and_what_the_step_changed() -> None:
     text = " ".join(lines(replace(a_report(), syncs=(first, second, third))))
     assert (
         "sync 1: the learner's weights: 25 tensors, 1.23 MB in 1 bucket, 0.01 s; serves version 1; "
-        "checks 0.00 s"
-        in text
+        "checks 0.00 s" in text
     )
     assert (
-        "serves version 1, asked for 2; checks 0.00 s; the step (learning rate 1e-06, loss 6.25) changed" in text
+        "serves version 1, asked for 2; checks 0.00 s; the step (learning rate 1e-06, loss 6.25) "
+        "changed" in text
     )
     assert "100% of weights, 3.2% of element bytes, 0.1% of scale bytes" in text
     assert "sync 3: the same weights again: failed: RuntimeError: meta device" in text

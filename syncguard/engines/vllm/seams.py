@@ -1,5 +1,8 @@
 """The seams of a live vLLM engine: the callables where a fault can be armed."""
 
+import functools
+import inspect
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -68,7 +71,72 @@ def _loader_seams(path: str, module: Any) -> Iterator[tuple[str, str, Seam]]:
     parameters, _ = layerwise.get_layerwise_info(module).restore_metadata
     for name, recorded in parameters.items():
         if getattr(recorded, "weight_loader", None) is not None:
-            yield "loader", f"{path}.{name}", Seam(recorded, "weight_loader")
+            yield "loader", f"{path}.{name}", Seam(_Loader(recorded, module), "call")
+
+
+class _Loader:
+    """The innermost loader of one recorded parameter, as an attribute that can be replaced.
+
+    vLLM wraps loaders in its own, which it takes off again to write, and it records a module's
+    method bound to a placeholder, which it binds to the module when a reload begins. A replacement
+    must pass for such a method.
+    """
+
+    def __init__(self, recorded: Any, module: Any) -> None:
+        self._recorded, self._module = recorded, module
+        held = vars(recorded)
+        self._name = "_weight_loader" if "_weight_loader" in held else "weight_loader"
+        self._outer: Any = None
+
+    @property
+    def call(self) -> Callable[..., Any]:
+        """The loader, bound to the module where it is one of its methods."""
+        innermost = _unwrapped(vars(self._recorded)[self._name])[-1]
+        if isinstance(innermost, types.MethodType):
+            return types.MethodType(innermost.__func__, self._module)
+        loader: Callable[..., Any] = innermost
+        return loader
+
+    @call.setter
+    def call(self, replacement: Callable[..., Any]) -> None:
+        *_, innermost = chain = _unwrapped(vars(self._recorded)[self._name])
+        passing: Any = replacement
+        if isinstance(innermost, types.MethodType):
+            passing = types.MethodType(_without_self(replacement), innermost.__self__)
+        self._outer = chain[-2] if len(chain) > 1 else None
+        self._kept = innermost
+        if self._outer is not None:
+            self._outer.__wrapped__ = passing
+        else:
+            vars(self._recorded)[self._name] = passing
+
+    @call.deleter
+    def call(self) -> None:
+        if self._outer is not None:
+            self._outer.__wrapped__ = self._kept
+        else:
+            vars(self._recorded)[self._name] = self._kept
+
+
+def _unwrapped(loader: Any) -> list[Any]:
+    """A loader and what it wraps, vLLM's own wrappers taken off one by one."""
+    chain = [loader]
+    while getattr(chain[-1], "__name__", "") == "online_process_loader":
+        chain.append(chain[-1].__wrapped__)
+    return chain
+
+
+def _without_self(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def method(self: object, *args: Any, **kwargs: Any) -> Any:
+        del self
+        return function(*args, **kwargs)
+
+    # As of a method: what looks for its parameters must not find those of a plain function.
+    original = inspect.unwrap(function)
+    vars(method).pop("__wrapped__")
+    vars(method)["__signature__"] = inspect.signature(getattr(original, "__func__", original))
+    return method
 
 
 def _first_is(wanted: object) -> Callable[..., bool]:

@@ -1,0 +1,46 @@
+import pytest
+
+from syncguard.campaign.places import live_model, make_place, refusal
+from syncguard.errors import Unsupported
+
+
+@pytest.mark.parametrize(
+    ("topology", "why"),
+    [
+        ({}, ""),
+        ({"linear_kernel": "swizzled", "layers": 1, "tied": True, "wire": "mxfp8"}, ""),
+        ({"experts": 4}, "needs experts=4, which the live engine is not"),
+        (
+            {"ranks": 2, "linear_kernel": "twin"},
+            "needs ranks=2, linear_kernel='twin', which the live engine is not",
+        ),
+    ],
+)
+def test_a_live_engine_is_what_it_is(topology: dict[str, object], why: str) -> None:
+    assert refusal("vllm", topology) == why
+    assert refusal("stub", topology) == ""
+
+
+def test_it_is_not_started_in_vain() -> None:
+    with pytest.raises(Unsupported, match="needs experts=4"):
+        make_place("vllm", {"experts": 4}, 0)
+
+
+def test_a_tied_head_needs_another_model() -> None:
+    assert [live_model({}), live_model({"tied": True})] == ["tiny-qwen3", "tiny-qwen3-tied"]
+
+
+def test_a_stub_may_have_any_topology() -> None:
+    place = make_place("stub", {"experts": 2, "layers": 1, "wire": "mxfp8"}, 3)
+    assert "experts=2" in place.topology
+    assert place.vocabulary == 96
+    assert place.nbytes == sum(tensor.nbytes for _, tensor in place.world.learner.weights())
+
+
+def test_a_cold_engine_holds_the_learners_weights() -> None:
+    place = make_place("stub", {"layers": 1}, 0)
+    assert place.start_cold is not None
+    cold = place.start_cold()
+    wanted = place.world.learner.value_prints()
+    for weight, held in cold.probe_exact().items():
+        assert (held.rows["values"] == wanted[weight]).all()  # type: ignore[union-attr]
