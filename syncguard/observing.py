@@ -332,7 +332,8 @@ def _cold_engine(view: View) -> ColdEngine | None:
         return None
     engine = view.context.start_cold()
     try:
-        return ColdEngine(dict(engine.state()), dict(engine.probe_exact()))
+        probe = dict(engine.probe_exact())  # first: it may build what is built at first use
+        return ColdEngine(dict(engine.state()), probe)
     finally:
         engine.close()
 

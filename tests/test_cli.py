@@ -65,15 +65,28 @@ def test_smoke_defaults_are_those_of_the_library(run: Run, asked: list[SmokeOpti
 
 def test_every_option_arrives(run: Run, asked: list[SmokeOptions]) -> None:
     options = "--engine a.b:c --model m --quantization none --path reload --syncs 2"
-    assert run("smoke", *options.split(), "--bucket-mib", "0.5", "--seed", "7").code == 0
-    assert asked == [SmokeOptions("a.b:c", "m", "none", "reload", 2, 0.5, 7)]
+    more = "--bucket-mib 0.5 --seed 7 --profile production --cold-warm"
+    assert run("smoke", *options.split(), *more.split()).code == 0
+    assert asked == [
+        SmokeOptions(
+            engine="a.b:c",
+            model="m",
+            quantization="none",
+            path="reload",
+            profile="production",
+            cold_warm=True,
+            syncs=2,
+            bucket_mib=0.5,
+            seed=7,
+        )
+    ]
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--quantization", "int4"], "'int4' is not one of 'mxfp8', 'none'"),
-        (["--path", "carrier"], "'carrier' is not one of 'transfer', 'reload'"),
+        (["--quantization", "int4"], "'int4' is not one of 'mxfp8', 'modelopt-mxfp8', 'none'"),
+        (["--profile", "full"], "'full' is not one of 'smoke', 'production'"),
         (["--syncs", "0"], "'--syncs': Input should be greater than or equal to 1"),
         (["--bucket-mib", "0"], "'--bucket-mib': Input should be greater than"),
         (["--sync", "3"], "--syncs"),

@@ -11,7 +11,7 @@ from syncguard.errors import UsageError
 __all__ = ["CampaignOptions"]
 
 _TIMEOUTS: Final = {"stub": 60.0, "vllm": 240.0}
-_CHECK_TIMEOUTS: Final = {"stub": 10.0, "vllm": 60.0}
+_CHECK_TIMEOUTS: Final = {"stub": 5.0, "vllm": 60.0}
 """For sound checks on a busy machine; a fault that makes one hang costs so much a cell."""
 _MOST_LIVE: Final = 2
 """Live engines at a time: each takes most of a gigabyte."""

@@ -37,7 +37,7 @@ class CellSettings:
     """
 
     checks: tuple[str, ...] = ()
-    check_timeout_s: float = 10.0
+    check_timeout_s: float = 5.0
     options: tuple[str, ...] = ()
 
 

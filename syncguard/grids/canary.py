@@ -8,6 +8,8 @@ bytes with `quantize(canary())`.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from syncguard.grids.formats import BF16, E4M3, FP32, MXFP8
@@ -20,8 +22,11 @@ _ROWS = 256
 _HASH = 2654435761
 
 
+@functools.lru_cache(maxsize=1)
 def canary() -> torch.Tensor:
     """Return the canary: `[256, 4096]` bfloat16 on the CPU, 2 MiB, always the same.
+
+    Every call returns the same tensor: do not change it.
 
     Its 32,768 blocks of 32 are, in order:
 

