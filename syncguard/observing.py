@@ -269,13 +269,15 @@ def _samples(view: View) -> Samples:
 
 
 def _has_packed(view: View) -> bool:
-    """Whether the bytes of some weight cannot be compared, so that only its kernel can tell."""
+    """Whether the bytes of some weight cannot be compared, so that only its kernel can tell.
+
+    What the learner has no weight for is not compared at all.
+    """
     learner = view.get("learner_prints")
     return any(
-        not isinstance(held, WeightPrint)
-        or held.weight not in learner
-        or differing_rows(learner[held.weight], held) is None
+        not isinstance(held, WeightPrint) or differing_rows(learner[held.weight], held) is None
         for held in view.get("weight_prints").values()
+        if held.weight in learner
     )
 
 

@@ -487,7 +487,7 @@ class TestPacked:
             (lambda model: None, False),
             (lambda model: model.hidden.update(q="packed"), True),
             (lambda model: model.engine.update(q=plain(8, 64)), True),
-            (lambda model: model.engine.update(mtp=low(seed=3)), True),
+            (lambda model: model.engine.update(mtp=low(seed=3)), False),
             (lambda model: model.change("q", "elements", (0, 0)), False),
         ],
     )

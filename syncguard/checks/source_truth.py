@@ -28,9 +28,10 @@ def exported_weights(
     }
     for name in sorted(exported.keys() - wire.keys()):
         wrong[name] = "is none of the learner's names"
+    seen = len(wire.keys() & exported.keys()) if sync_record.error else len(wire)
     return _judged(
         wrong,
-        len(wire),
+        Coverage(seen, len(wire)),
         good="were exported as the learner holds them",
         bad="exported otherwise than the learner holds them",
         cause="the exporter reads another source: base weights without their adapter, a cache of "
@@ -53,7 +54,7 @@ def learner_unchanged(
     }
     return _judged(
         wrong,
-        len(learner_state_before),
+        Coverage(len(learner_state_before), len(learner_state_before)),
         good="are unchanged by the sync",
         bad="changed by the sync itself",
         cause="the export merges an adapter in place, and taking it out again is not exact",
@@ -77,7 +78,7 @@ def checkpoint_loaded(
     }
     return _judged(
         wrong,
-        len(checkpoint_state),
+        Coverage(len(checkpoint_state), len(checkpoint_state)),
         good="are those of the checkpoint",
         bad="other than in the checkpoint that the learner started from",
         cause="buffers were initialized after the checkpoint was loaded",
@@ -86,11 +87,11 @@ def checkpoint_loaded(
 
 
 def _judged(
-    wrong: Mapping[str, str], total: int, *, good: str, bad: str, cause: str, todo: str
+    wrong: Mapping[str, str], coverage: Coverage, *, good: str, bad: str, cause: str, todo: str
 ) -> Judgement:
-    coverage = Coverage(total, total)
     if not wrong:
-        return passed(f"{total} tensors {good}", coverage, measured=0, bound=0)
+        told = f"{coverage.layers_checked} of {coverage.layers_total} tensors {good}"
+        return passed(told, coverage, measured=0, bound=0)
     name, text = next(iter(wrong.items()))
     return failed(
         explain(

@@ -3,7 +3,7 @@
 import pytest
 
 from syncguard.checks.source_truth import checkpoint_loaded, exported_weights, learner_unchanged
-from syncguard.verdict import Reason, Status
+from syncguard.verdict import Coverage, Reason, Status
 from tests.checks.factories import a_record, fails, passes, silent
 
 STATE = {"a": 1, "b": 2}
@@ -45,7 +45,9 @@ def test_a_learner_that_is_not_its_checkpoint_is_named() -> None:
 
 def test_a_failed_sync_need_not_have_sent_everything() -> None:
     broken = a_record(error="ValueError")
-    assert exported_weights(broken, {"a": 1}, STATE).status is Status.PASS
+    judgement = exported_weights(broken, {"a": 1}, STATE)
+    assert (judgement.status, judgement.coverage) == (Status.PASS, Coverage(1, 2))
+    assert judgement.message.startswith("1 of 2 tensors were exported as the learner holds them")
     assert exported_weights(broken, {"a": 9}, STATE).evidence == (("a", "another tensor was sent"),)
 
 

@@ -13,7 +13,13 @@ NOTHING = """
 @pytest.mark.parametrize(
     ("option", "told"),
     [
-        ("engine=vlm", ["*unknown engine 'vlm'; did you mean vllm?", "*expected: stub, *vllm, or MODULE:FACTORY*"]),
+        (
+            "engine=vlm",
+            [
+                "*unknown engine 'vlm'; did you mean vllm?",
+                "*expected: stub, *vllm, or MODULE:FACTORY*",
+            ],
+        ),
         ("engine=stubb", ["*unknown engine 'stubb'; did you mean stub?"]),
         (
             "engine=no_such_module:make",
