@@ -133,7 +133,9 @@ def poison_coverage(
 ) -> Judgement:
     """Fill all weights with a byte pattern before the sync; no row may keep it.
 
-    Syncs alternate between two patterns, since one can be a legal value.
+    Syncs alternate between two patterns, since one can be a legal value. It finds nothing that
+    the comparison with the learner's bytes does not, and stays because it needs no such bytes:
+    what kept the pattern was not written, whatever should have been.
     """
     if poisoned is None:
         return not_run(Reason.NOT_APPLICABLE, "the engine was not poisoned before this sync")

@@ -25,7 +25,11 @@ _RESOLUTION: Final = 1e-4
 
 @check("finite", "C6")
 def finite(samples: Samples, learner_layers: Sequence[LearnerLayer]) -> Judgement:
-    """All log-probabilities that the engine gave are finite."""
+    """All log-probabilities that the engine gave are finite.
+
+    A NaN fails the comparisons with the learner too; this tells it from a number that is too
+    large, and needs no learner.
+    """
     values = samples.engine
     if not values.size:
         return _nothing_sampled()
@@ -60,7 +64,8 @@ def gross_divergence(samples: Samples, learner_layers: Sequence[LearnerLayer]) -
 
     Estimated on the engine's own samples by k3, exp(-d) - 1 + d with d the engine's minus the
     learner's log-probability (Schulman: Approximating KL Divergence, 2020), which is never
-    negative. A gross alarm only: moderate faults stay far below.
+    negative. A gross alarm only: moderate faults stay far below, and what it finds the paired
+    comparison finds too. It stays for engines that are not calibrated, and as what others report.
     """
     if not samples.engine.size:
         return _nothing_sampled()

@@ -77,7 +77,8 @@ def alias_graph(
     """Compare which tensors share storage, before and after the sync.
 
     A tied weight that is no longer shared, or two tensors that newly share one buffer, serve
-    something else than what was sent.
+    something else than what was sent. Where a forward reads them, storage identity sees that they
+    moved; this names the partner, and needs no forward to be observed.
     """
     if not storage_before or not storage:
         return not_run(Reason.MISSING_INPUT, "the engine reported no tensors")

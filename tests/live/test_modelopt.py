@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from syncguard.checks import CHECKS
 from syncguard.verdict import Status
 from tests.live.conftest import Pair, make_pair
 
@@ -31,8 +32,13 @@ def test_elements_and_scales_travel_and_are_served(healthy: Pair) -> None:
 
 
 def test_router_exclusion_swallows_gate_up(overexcluded: Pair) -> None:
-    """F2 in real code: vLLM's ModelOpt matcher takes the exclusion for a substring."""
-    verdict = overexcluded.sync()["layer-set"]
+    """F2 in real code: vLLM's ModelOpt matcher takes the exclusion for a substring.
+
+    Judged without a sync: a refused one leaves rotary tables, which engines of a process share,
+    without data.
+    """
+    pair = overexcluded
+    verdict = CHECKS["layer-set"].judge(pair.learner.layers(), pair.engine.layers())
     assert verdict.status is Status.FAIL
     swallowed = {
         f"model.layers.{layer}.mlp.{part}_proj.weight"
