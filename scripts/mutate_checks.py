@@ -1,7 +1,8 @@
 """Mutation testing of the checks: change one thing in a check, and see whether a test notices.
 
-Mutants come from cosmic-ray, which must be installed (best in an environment of its own on top of
-this one). Each runs in a forked child of a process that has imported everything heavy, first
+Other operators and numbers come from cosmic-ray, which must be installed (best in an environment of
+its own on top of this one); conditions, filters, arguments, statements and texts are left out here.
+Each mutant runs in a forked child of a process that has imported everything heavy, first
 against the tests of its module and, if those pass, against all fast tests of the judging core.
 
     python scripts/mutate_checks.py [--jobs 2] [--to survivors.txt] [MODULE ...]
@@ -10,16 +11,19 @@ against the tests of its module and, if those pass, against all fast tests of th
 import argparse
 import ast
 import contextlib
+import gc
 import importlib.abc
 import importlib.util
+import itertools
 import os
 import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import unified_diff
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,6 +46,8 @@ TESTS = {
 
 ALL = ("tests/checks", "tests/test_guard.py", "tests/test_observing.py", "tests/test_runner.py")
 """What a mutant must survive to count as a survivor."""
+
+BLOCKS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.If, ast.For, ast.While, ast.With)
 
 REPLACED = {
     "Binary": "Add_Sub Sub_Add Mul_Div Div_Mul Mod_Mul Pow_Mul FloorDiv_Mul BitOr_BitAnd "
@@ -78,11 +84,21 @@ class Replaced(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def mutants(path: Path) -> Iterator[Mutant]:
     """All mutants of a module that compile and do something else."""
+    source = ast.unparse(ast.parse(path.read_text()))
+    done = {ast.dump(_without_declarations(ast.parse(source)))}
+    for name, changed in (*_by_cosmic_ray(source), *_by_leaving_out(source)):
+        with contextlib.suppress(SyntaxError):
+            told = ast.dump(_without_declarations(ast.parse(changed)))
+            if told not in done:
+                done.add(told)
+                yield Mutant(path.stem, changed, _diff(f"{path.stem}: {name}", source, changed))
+
+
+def _by_cosmic_ray(source: str) -> Iterator[tuple[str, str]]:
+    """Other operators, numbers and so on; name of the change and the changed source."""
     from cosmic_ray.mutating import mutate_code
     from cosmic_ray.plugins import get_operator, operator_names
 
-    source = path.read_text()
-    done = ast.dump(_without_declarations(ast.parse(source)))
     for name in operator_names():
         kind, _, pair = name.partition("/Replace")[2].partition("Operator_")
         if "Variable" in name or pair not in REPLACED.get(kind, pair).split():
@@ -91,9 +107,50 @@ def mutants(path: Path) -> Iterator[Mutant]:
             changed = mutate_code(source, get_operator(name)(), occurrence)
             if changed is None:
                 break
-            with contextlib.suppress(SyntaxError):
-                if ast.dump(_without_declarations(ast.parse(changed))) != done:
-                    yield Mutant(path.stem, changed, _diff(f"{path.stem}: {name}", source, changed))
+            yield name, changed
+
+
+def _by_leaving_out(source: str) -> Iterator[tuple[str, str]]:
+    """Something that is there left out; name of the change and the changed source."""
+    for number, node in enumerate(ast.walk(ast.parse(source))):
+        for name, change in _changes(node):
+            tree = ast.parse(source)
+            change(next(itertools.islice(ast.walk(tree), number, None)))
+            yield name, ast.unparse(tree)
+
+
+def _changes(node: Any) -> Iterator[tuple[str, Callable[[Any], object]]]:
+    if isinstance(node, ast.If | ast.IfExp):
+        for value in (True, False):
+            yield f"condition {value}", partial(_set, "test", ast.Constant(value))
+    lists = {
+        ast.comprehension: ("ifs", "filter"),
+        ast.BoolOp: ("values", "operand"),
+        ast.Call: ("keywords", "keyword"),
+    }
+    field, what = lists.get(type(node), ("", ""))
+    for index in range(len(getattr(node, field, ()))):
+        yield f"no {what} {index}", partial(_drop, field, index)
+    for index, child in enumerate(getattr(node, "body", ())) if isinstance(node, BLOCKS) else ():
+        text = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
+        if isinstance(child, ast.Expr | ast.AugAssign | ast.Assign | ast.AnnAssign) and not text:
+            yield "no statement", partial(_put, index, ast.Pass())
+        if isinstance(child, ast.Return | ast.Continue | ast.Break):
+            yield "no end", partial(_put, index, ast.Pass())
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) > 1:
+        yield "no text", partial(_set, "value", "")
+
+
+def _set(field: str, value: object, node: Any) -> None:
+    setattr(node, field, value)
+
+
+def _drop(field: str, index: int, node: Any) -> None:
+    del getattr(node, field)[index]
+
+
+def _put(index: int, statement: ast.stmt, node: Any) -> None:
+    node.body[index] = statement
 
 
 def _diff(title: str, old: str, new: str) -> str:
@@ -136,14 +193,14 @@ def _child(mutant: Mutant) -> int:
         importlib.import_module(f"syncguard.checks.{mutant.module}")
     except Exception:  # noqa: BLE001 - it is no program at all
         return NO_MODULE
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:unraisableexception"]
     names = TESTS.get(mutant.module, mutant.module).split()
     own = [f"tests/checks/test_{name}.py" for name in names]
     return int(pytest.main([*options, *own])) or int(pytest.main([*options, *ALL]))
 
 
-def _without_declarations(tree: ast.AST) -> ast.AST:
-    """What a module does, without annotations, kinds of parameters and options of dataclasses."""
+def _without_declarations(tree: ast.Module) -> ast.Module:
+    """What a module does, without texts, annotations, kinds of parameters and class options."""
     for node in ast.walk(tree):
         for field in ("annotation", "returns"):
             if getattr(node, field, None) is not None:
@@ -154,7 +211,17 @@ def _without_declarations(tree: ast.AST) -> ast.AST:
             node.posonlyargs, node.kwonlyargs, node.kw_defaults = [], [], []
         if isinstance(node, ast.ClassDef):
             node.decorator_list = []
+        if isinstance(node, BLOCKS):
+            node.body = [each for each in node.body if not _declares(each)] or [ast.Pass()]
     return tree
+
+
+def _declares(statement: ast.stmt) -> bool:
+    """A docstring, a type, or the list of public names."""
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Constant)
+    names = [getattr(target, "id", "") for target in getattr(statement, "targets", ())]
+    return "__all__" in names
 
 
 def main() -> None:
@@ -162,26 +229,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("modules", nargs="*")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--to", type=Path, help="where to write the survivors")
+    parser.add_argument("--to", type=Path, help="a file to add the survivors to")
     given = parser.parse_args()
     os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
     _preload()
     paths = [CHECKS / f"{name}.py" for name in given.modules] or sorted(CHECKS.glob("[a-z]*.py"))
-    survivors: list[str] = []
     total: Counter[str] = Counter()
     for path in paths:
         counts: Counter[str] = Counter()
         for mutant, found in outcomes(mutants(path), given.jobs):
             counts[found] += 1
-            if found == "survived":
-                survivors.append(mutant.diff)
+            if found == "survived" and given.to:
+                with given.to.open("a") as survivors:
+                    survivors.write(f"{mutant.diff}\n\n")
         total += counts
         _tell(f"{path.stem:20} {dict(counts)}")
     killed, alive = total["killed"] + total["hung"], total["survived"]
     _tell(f"{killed} of {killed + alive} mutants were noticed: {killed / (killed + alive):.1%}")
-    if given.to:
-        given.to.write_text("\n\n".join(survivors) + "\n")
 
 
 def _tell(text: str) -> None:
@@ -200,9 +265,12 @@ def _preload() -> None:
     import syncguard.grids  # noqa: F401
     from syncguard.fingerprint import fingerprint
 
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     torch.set_num_threads(1)
     fingerprint(torch.ones(64, 64))
     assert "syncguard.checks" not in sys.modules, "each child imports its own"  # noqa: S101
+    gc.freeze()
+    gc.disable()  # children are short-lived
 
 
 if __name__ == "__main__":

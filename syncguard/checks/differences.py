@@ -67,7 +67,7 @@ class Difference:
         if mine.shape != theirs.shape:
             return False
         magnitude = _octets(self.learner["elements"]).bitwise_and(0x7F)
-        blocks = magnitude.reshape(*magnitude.shape[:-1], -1, 32)
+        blocks = magnitude.reshape(len(magnitude), -1, 32)
         return bool((blocks.amax(-1)[mine != theirs] == 0).all())
 
     @property
@@ -92,9 +92,9 @@ class Difference:
         """
         if len(self.sampled) <= count:
             return self
-        values = (_values(self.learner) != _values(self.engine)).any(-1)
+        values = (_values(self.learner) != _values(self.engine)).any(1)
         main = "elements" if "elements" in self.learner else "values"
-        encoded = (_octets(self.learner[main]) != _octets(self.engine[main])).any(-1)
+        encoded = (_octets(self.learner[main]) != _octets(self.engine[main])).any(1)
         badness = 2 * values.int() + encoded.int()
         kept = torch.argsort(badness, descending=True, stable=True)[:count]
         return replace(

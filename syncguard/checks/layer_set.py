@@ -43,7 +43,7 @@ def layer_set(
     wrong = {
         weight: layers
         for weight, held in deviating.items()
-        if (layers := [x for x in held if not {x.grid, learner[weight].grid} <= _PLAIN])
+        if (layers := [x for x in held if _quantized(x) or _quantized(learner[weight])])
     }
     missing = sorted(required - engine.keys())
     unknown = sorted(engine.keys() - learner.keys())
@@ -51,7 +51,7 @@ def layer_set(
     count = len(wrong) + len(missing) + len(unknown)
     ranks = {layer.rank for layer in engine_layers}
     if not count:
-        low = sum(learner[weight].grid not in _PLAIN for weight in required)
+        low = sum(_quantized(learner[weight]) for weight in required)
         return passed(
             f"{low} of {counted(len(required), 'layer is', 'layers are')} quantized on both sides, "
             "the same ones",
@@ -76,6 +76,10 @@ def layer_set(
             *((weight, "the learner has no such layer") for weight in unknown),
         ],
     )
+
+
+def _quantized(layer: LearnerLayer | EngineLayer) -> bool:
+    return layer.grid not in _PLAIN
 
 
 def _held(learner: Mapping[str, LearnerLayer], engine_layers: Sequence[EngineLayer]) -> Held:

@@ -114,6 +114,18 @@ def test_a_kernel_that_flushes_subnormals_passes() -> None:
     assert back.status is Status.PASS
 
 
+def test_a_kernel_that_flushes_the_smallest_normal_number_is_named() -> None:
+    row, block = block_of(127)
+    wanted = side().served.clone()  # type: ignore[union-attr]
+    wanted[row, block * 32] = torch.finfo(wanted.dtype).smallest_normal
+    served = wanted.clone()
+    served[row, block * 32] = 0
+    judgement = quantizer_canary(
+        True, replace(side(), served=wanted), replace(side(), served=served)
+    )
+    assert judgement.measured == 1
+
+
 def test_rows_that_hold_an_infinity_prove_nothing_of_a_kernel() -> None:
     """The largest maxima round up to it, and zero times infinity spoils a product's row."""
     wanted = side().served.clone()  # type: ignore[union-attr]
