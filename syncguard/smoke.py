@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from syncguard.checkpoints import Checkpoint
 from syncguard.errors import SyncguardError, UsageError
 from syncguard.guard import Guard
+from syncguard.interrupts import Interrupts
 from syncguard.observations import StepReport
 from syncguard.profiles import PROFILES, SMOKE
 from syncguard.protocols import Engine, Learner
@@ -92,7 +93,8 @@ def run_smoke(options: SmokeOptions, listener: Listener) -> Report:
     """
     run = _Run(options, listener)
     try:
-        run.prepare_and_judge()
+        with run.interrupts.remembered():
+            run.prepare_and_judge()
     except KeyboardInterrupt:
         raise Interrupted(run.report(interrupted=True)) from None
     report = run.report()
@@ -113,6 +115,7 @@ class _Run:
         self._armed: tuple[str, World] | None = None
         self._profile = PROFILES[options.profile]
         self._done = 0
+        self.interrupts = Interrupts()
 
     def report(self, *, interrupted: bool = False) -> Report:
         notes = []
@@ -135,11 +138,13 @@ class _Run:
             raise NotFired(f"fault {self._armed[0]} fired on nothing, so this run proves nothing")
 
     def step(self, text: str, done: int, total: int) -> None:
+        self.interrupts.check()
         self._listener.step(text, done, total)
 
     def verdict(self, verdict: Verdict) -> None:
         self._verdicts.append(verdict)
         self._listener.verdict(verdict)
+        self.interrupts.check()
 
     def finished(self, report: Report) -> None:
         self._listener.finished(report)

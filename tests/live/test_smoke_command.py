@@ -84,7 +84,10 @@ def test_an_interrupted_run_leaves_a_partial_report(tmp_path: Path) -> None:
                 break
         time.sleep(0.2)
         process.send_signal(signal.SIGINT)
-        stdout, _ = process.communicate(timeout=60)
+        try:
+            stdout, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     written = json.loads(report.read_text())
     assert written["interrupted"] is True
