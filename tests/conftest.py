@@ -1,4 +1,6 @@
+import contextlib
 import os
+import signal
 import sys
 
 import pytest
@@ -7,6 +9,12 @@ from syncguard.cli import main
 from tests.commands import Ran, Run
 
 pytest_plugins = ["pytester"]
+
+
+# A shell ignores interrupts for what it starts in the background, and children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    with contextlib.suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
