@@ -14,14 +14,16 @@ from syncguard.observations import (
     ProbeOutput,
     QuantizedCanary,
     Rederivation,
+    ServedRequest,
     StepReport,
     StoredTensor,
     SyncRecord,
     Unreadable,
     WeightPrint,
 )
+from syncguard.seams import Seams
 
-__all__ = ["Engine", "Learner"]
+__all__ = ["Engine", "EngineExtras", "Learner", "LearnerExtras"]
 
 
 class Learner(Protocol):
@@ -172,3 +174,38 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release what the engine holds."""
+
+
+class LearnerExtras(Protocol):
+    """What a learner may offer besides; a check that needs it does not apply without it."""
+
+    def seams(self) -> Seams:
+        """Where a fault can be armed on the learner's side."""
+
+    def state(self) -> Mapping[str, int]:
+        """A fingerprint of every weight and persistent buffer, and of what a step moves besides."""
+
+    def checkpoint_state(self) -> Mapping[str, int]:
+        """A fingerprint of every tensor that it started from; empty once it has been trained."""
+
+
+class EngineExtras(Protocol):
+    """What an engine may offer besides; a check that needs it does not apply without it."""
+
+    def seams(self) -> Seams:
+        """Where a fault can be armed on the engine's side."""
+
+    def version(self) -> str:
+        """The version of the weights that the engine says it serves."""
+
+    def cache_versions(self) -> Mapping[str, str]:
+        """The version of the weights that computed each entry of the engine's caches."""
+
+    def preserved(self) -> Mapping[str, int]:
+        """A fingerprint of every reachable tensor that no sync brings, by path."""
+
+    def served_requests(self) -> Sequence[ServedRequest]:
+        """The requests that were answered since the engine started, oldest first."""
+
+    def admits(self) -> bool:
+        """Whether a request would be let in now."""

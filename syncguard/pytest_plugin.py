@@ -74,7 +74,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--syncguard-engine",
         metavar="ENGINE",
-        help="stub (default), vllm, or MODULE:FACTORY of an adapter, which may bring its learner",
+        help="stub (default), sglang, vllm, or MODULE:FACTORY of an adapter, which may bring its "
+        "learner",
     )
     group.addoption(
         "--syncguard-model",
@@ -88,7 +89,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="mxfp8 (default) or none; a stub's is a part of its topology",
     )
     group.addoption(
-        "--syncguard-path", metavar="NAME", help="how a sync reaches the engine (transfer)"
+        "--syncguard-path", metavar="NAME", help="how a sync reaches the engine, if it has a choice"
     )
     group.addoption(
         "--syncguard-seed", metavar="N", type=int, help="of everything random (default 0)"

@@ -104,11 +104,13 @@ def _merged(judged: Sequence[tuple[str, str, Report]], crashes: Sequence[str]) -
 def _notes(report: Report, trials: Sequence[Trial], skips: Counter[str]) -> Iterable[str]:
     if not report.verdicts and not trials:
         yield "no test of this run checked a sync"
+    claimed = [trial for trial in trials if trial.claimed_by]
     if trials:
-        found = sum(bool(trial.detected_by) for trial in trials)
-        yield f"faults: {found} of {len(trials)} detected at the first sync"
-    for trial in trials:
-        if not trial.detected_by:
+        found = sum(not trial.survived for trial in claimed)
+        more = f"; {len(trials) - len(claimed)} that none claims" if claimed != trials else ""
+        yield f"faults: {found} of {len(claimed)} found at once by a check that claims them{more}"
+    for trial in claimed:
+        if trial.survived:
             fired = "" if trial.fired else ", and fired on nothing"
             yield f"survived: {trial.fault} at {trial.site}{fired}"
     for reason, count in sorted(skips.items()):

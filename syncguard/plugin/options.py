@@ -16,7 +16,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "engine": "stub",
     "model": "",
     "quantization": "mxfp8",
-    "path": "transfer",
+    "path": "",
     "seed": 0,
     "report": "",
     "not_run": "fail",
@@ -31,8 +31,8 @@ class Options:
         engine: ``stub``, a name of `syncguard.sides.ENGINES`, or ``MODULE:FACTORY``.
         model: As for `syncguard.models.resolve_model`, or a stub's topology; empty for the
             engine's default.
-        quantization: ``mxfp8`` or ``none``.
-        path: How a sync reaches the engine.
+        quantization: ``mxfp8``, ``none``, or another one that the engine knows.
+        path: How a sync reaches the engine; empty for the engine's first.
         seed: Of everything random.
         report: Where the report goes, absolute; empty for nowhere.
         not_run: ``fail`` or ``warn``.

@@ -32,13 +32,20 @@ class Trial:
         fault: Its name.
         site: Where.
         fired: How often it changed something.
+        claimed_by: Checks that say they see it.
         detected_by: Checks that found it.
     """
 
     fault: str
     site: str
     fired: int
+    claimed_by: tuple[str, ...]
     detected_by: tuple[str, ...]
+
+    @property
+    def survived(self) -> bool:
+        """Whether a check claims it, and none that does has seen it."""
+        return bool(self.claimed_by) and not set(self.claimed_by) & set(self.detected_by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,13 @@ class Share:
         return cls(
             tuple((name, Report.from_json(report)) for name, report in value["judged"]),
             tuple(
-                Trial(**{**trial, "detected_by": tuple(trial["detected_by"])})
+                Trial(
+                    trial["fault"],
+                    trial["site"],
+                    trial["fired"],
+                    tuple(trial["claimed_by"]),
+                    tuple(trial["detected_by"]),
+                )
                 for trial in value["trials"]
             ),
         )

@@ -10,14 +10,13 @@ import torch
 
 from syncguard.checkpoints import Checkpoint
 from syncguard.errors import UsageError
-from syncguard.models import resolve_model
 from syncguard.plugin.options import Options
 from syncguard.plugin.topologies import parse_topology
 from syncguard.protocols import Engine, Learner
-from syncguard.sides import DEFAULT_MODELS, ENGINES, cache_dir, make_learner
+from syncguard.sides import DEFAULT_MODELS, ENGINES, make_learner, make_model, start_cold
 from syncguard.stubs import make_stub_engine, make_stub_learner
 
-__all__ = ["Pair", "Sides", "bucket_bytes", "check", "make_pair", "started_cold", "vocabulary"]
+__all__ = ["Pair", "Sides", "brought_up", "bucket_bytes", "check", "make_pair", "vocabulary"]
 
 Pair = tuple[Learner, Engine]
 
@@ -52,14 +51,16 @@ class Sides:
         return self._made()[1]
 
     def cold(self) -> Engine:
-        """Start another engine of the same kind, and give it the learner's weights first of all.
-
-        The caller closes it.
+        """Start another engine of the same kind on the learner's weights; the caller closes it.
 
         Raises:
             Exception: Whatever keeps a second engine from starting beside the first.
         """
-        return started_cold(make_pair(self.options)[1], list(self.learner.weights()))
+        options = self.options
+        if options.engine in ENGINES and options.engine != STUB:
+            checkpoint = _checkpoint(options)
+            return start_cold(options.engine, checkpoint, self.learner, options.quantization)
+        return brought_up(make_pair(options)[1], list(self.learner.weights()))
 
     def close(self) -> None:
         """Stop the engine, if it runs."""
@@ -96,12 +97,13 @@ def make_pair(options: Options, topology: Mapping[str, Any] | None = None) -> Pa
         learner, engine = None, made
     _require(engine, Engine, options.engine)
     if learner is None:
-        learner = make_learner(_checkpoint(options), options.quantization, options.seed)
+        wire = getattr(engine, "wire", "bf16")
+        learner = make_learner(_checkpoint(options), options.quantization, options.seed, wire)
     _require(learner, Learner, options.engine)
     return learner, engine
 
 
-def started_cold(engine: Engine, weights: Sequence[tuple[str, torch.Tensor]]) -> Engine:
+def brought_up(engine: Engine, weights: Sequence[tuple[str, torch.Tensor]]) -> Engine:
     """Give an engine that has not been synchronized its first weights."""
     engine.begin(1, "1")
     engine.send(weights)
@@ -147,10 +149,12 @@ def _factory(name: str) -> Callable[..., Any]:
         )
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        if not callable(found):
+            raise TypeError(f"{attribute} is a {type(found).__name__}, not a function")
+    except Exception as error:  # importing runs the user's code, which may raise anything
         raise UsageError(
             f"engine {name!r} cannot be imported\n"
-            f"  got: {error}\n"
+            f"  got: {type(error).__name__}: {error}\n"
             "  what to do: name a function in a module that this pytest can import; 'python -m "
             "pytest' and pytest's option 'pythonpath' add folders"
         ) from error
@@ -158,7 +162,12 @@ def _factory(name: str) -> Callable[..., Any]:
 
 
 def _called(factory: Callable[..., Any], options: Options) -> Any:
-    """Call a factory with what its parameters name; see the plugin's page for the names."""
+    """Call a factory with what its parameters name.
+
+    One whose parameters are all of ``checkpoint``, ``model``, ``quantization``, ``path`` and
+    ``seed`` gets those by name; any other gets four arguments, as those of
+    `syncguard.sides.ENGINES` do.
+    """
     offered: dict[str, Callable[[], Any]] = {
         "checkpoint": lambda: _checkpoint(options),
         "model": lambda: options.model,
@@ -174,7 +183,7 @@ def _called(factory: Callable[..., Any], options: Options) -> Any:
 
 def _checkpoint(options: Options) -> Checkpoint:
     model = options.model or DEFAULT_MODELS.get(options.engine, DEFAULT_MODELS["vllm"])
-    return resolve_model(model, cache_dir(), quantization=options.quantization)
+    return make_model(options.engine, model, options.quantization)
 
 
 def _require(made: object, protocol: type, factory: str) -> None:

@@ -1,18 +1,19 @@
 """Tries faults of the library in the two sides that the options ask for."""
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from syncguard.checks import CHECKS
-from syncguard.errors import SyncguardError, UsageError
+from syncguard.errors import SyncguardError, Unsupported, UsageError
 from syncguard.faults import FAULTS, Fault, World
 from syncguard.plugin.faulting import lacking
 from syncguard.plugin.guarding import Session
 from syncguard.plugin.options import Options
 from syncguard.plugin.recording import Trial
-from syncguard.plugin.sides import STUB, Sides, started_cold
+from syncguard.plugin.sides import STUB, Sides, brought_up
 from syncguard.plugin.topologies import parse_topology
 from syncguard.runner import OBSERVABILITY
 from syncguard.stubs import make_stub_engine, make_stub_learner
@@ -47,12 +48,14 @@ class Planned:
         site: Where; empty if it cannot be armed.
         claimed_by: Checks that say they see it.
         skipped: Why it cannot be armed; empty if it can.
+        needs: What an engine must be for it to change something, as far as this one may not be.
     """
 
     fault: str
     site: str
     claimed_by: tuple[str, ...] = ()
     skipped: str = ""
+    needs: str = ""
 
     def __str__(self) -> str:
         """The fault and its site, as the command line names them."""
@@ -83,7 +86,7 @@ class Trying:
             key = repr(sorted(fault.topology.items())) if self._stub else ""
             if key not in worlds:
                 worlds[key] = self._world_or_why(fault)
-            plan += _planned(fault, worlds[key])
+            plan += _planned(fault, worlds[key], "" if self._stub else _needs(fault))
         return plan
 
     def tried(self, plan: Planned) -> Trial:
@@ -91,22 +94,31 @@ class Trying:
 
         Raises:
             NotHealthy: The sides do not pass without it.
+            Unsupported: The engine is not what the fault needs.
         """
         fault = FAULTS[plan.fault]
         world = self._world(fault)
         session = self._session(world)
         if fault.late or not self._stub:
             session = self._healthy(world, session)
+        if _only_at_first(fault):
+            session = self._session(world)
         sync = self._syncing(world, session)
         detected: list[str] = []
         world.fired = 0
-        with fault.armed(world, plan.site):
+        with contextlib.ExitStack() as arming:
+            try:
+                arming.enter_context(fault.armed(world, plan.site))
+            except KeyError as error:
+                raise Unsupported(f"{fault.name} finds no {error} in this engine") from error
             for turn in _LATE if fault.late else _FROM_LOAD:
                 verdicts = sync(turn)
                 if world.fired:
                     detected = _detected(fault, verdicts)
                     break
-        return Trial(plan.fault, plan.site, world.fired, tuple(detected))
+        if not world.fired and plan.needs:
+            raise Unsupported(f"{fault.name} needs {plan.needs}, which this engine is not")
+        return Trial(plan.fault, plan.site, world.fired, plan.claimed_by, tuple(detected))
 
     def _syncing(
         self, world: World, session: Session
@@ -115,7 +127,7 @@ class Trying:
         cold: dict[str, Any] = {}
         if self._stub:
             topology, seed = world.engine.topology, self._options.seed
-            cold["start_cold"] = lambda: started_cold(
+            cold["start_cold"] = lambda: brought_up(
                 make_stub_engine(topology, seed=seed), list(export())
             )
 
@@ -133,17 +145,16 @@ class Trying:
 
     def _healthy(self, world: World, session: Session) -> Session:
         """Repair what an earlier fault has left: by a sync or, if need be, by a new engine."""
-        for attempt in (1, 2):
-            _, verdicts = session.sync(**_HEALTHY)
-            bad = [v for v in verdicts if v.counts and v.status is not Status.PASS]
-            if not bad:
-                return session
-            if attempt == 1 and not self._stub:
-                live = self._sides()
-                live.close()
-                world.learner, world.engine = live.learner, live.engine
-                session = self._session(world)
-        raise NotHealthy(f"without a fault {bad[0].check} gives {bad[0].status}: {bad[0].message}")
+        why = _complaint(session)
+        if why and not self._stub:
+            live = self._sides()
+            live.close()
+            world.learner, world.engine = live.learner, live.engine
+            session = self._session(world)
+            why = _complaint(session)
+        if why:
+            raise NotHealthy(f"without a fault {why}")
+        return session
 
     def _world_or_why(self, fault: Fault) -> World | str:
         try:
@@ -162,14 +173,31 @@ class Trying:
         )
 
 
-def _planned(fault: Fault, world: World | str) -> list[Planned]:
+def _planned(fault: Fault, world: World | str, needs: str) -> list[Planned]:
     if isinstance(world, str):
         return [Planned(fault.name, "", fault.claimed_by, world)]
     sites = _spread([site for site in fault.sites_in(world) if not _is_reference(site)])
     if not sites:
         why = lacking(fault.seam, world.engine.name)
         return [Planned(fault.name, "", fault.claimed_by, why)]
-    return [Planned(fault.name, site, fault.claimed_by) for site in sites]
+    return [Planned(fault.name, site, fault.claimed_by, needs=needs) for site in sites]
+
+
+def _only_at_first(fault: Fault) -> bool:
+    """Whether the checks that claim a fault look at the first sync of a session only."""
+    claims = [CHECKS[name] for name in fault.claimed_by if name in CHECKS]
+    return bool(claims) and all("first_sync" in check.needs for check in claims)
+
+
+def _needs(fault: Fault) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in fault.topology.items())
+
+
+def _complaint(session: Session) -> str:
+    """What is wrong without a fault; empty if nothing is."""
+    _, verdicts = session.sync(**_HEALTHY)
+    bad = [v for v in verdicts if v.counts and v.status is not Status.PASS]
+    return f"{bad[0].check} gives {bad[0].status}: {bad[0].message.splitlines()[0]}" if bad else ""
 
 
 def _is_reference(site: str) -> bool:

@@ -1,6 +1,7 @@
 """What the tests of the suite share."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -14,7 +15,16 @@ from syncguard.verdict import Verdict
 _LEARNING_RATE: Final = 1e-6
 _PATTERNS: Final = (0xA5, 0x5A)
 
+_HERE: Final = Path(__file__).parent
+_FAULTS: Final = "test_faults.py"
+
 Judged = tuple[SyncSummary, Sequence[Verdict]]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Arm faults last, in whatever order tests run: not every engine recovers from every fault."""
+    items.sort(key=lambda item: item.path.name == _FAULTS and item.path.parent == _HERE)
 
 
 @pytest.fixture(scope="session")

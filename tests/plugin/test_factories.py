@@ -36,7 +36,7 @@ def test_a_factory_may_give_an_object_with_both_sides(running: Running) -> None:
 
         class Rig:
             def __init__(self, quantization, path):
-                assert (quantization, path) == ("mxfp8", "transfer")
+                assert (quantization, path) == ("mxfp8", "")
                 topology = Topology(layers=1)
                 self.learner = make_stub_learner(topology)
                 self.engine = make_stub_engine(topology)
@@ -48,12 +48,12 @@ def test_a_factory_may_give_an_object_with_both_sides(running: Running) -> None:
 def test_a_factory_of_a_smoke_check_gets_the_same_four_arguments(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("syncguard.plugin.sides.resolve_model", lambda *a, **k: (a[0], k))
+    monkeypatch.setattr("syncguard.plugin.sides.make_model", lambda *told: told)
     result = running(
         """
         def test_sync(syncguard_engine):
             seen = syncguard_engine.seen
-            assert seen == (("tiny-qwen3-tied", {"quantization": "none"}), "none", "reload", 3)
+            assert seen == (("mine:make", "tiny-qwen3-tied", "none"), "none", "reload", 3)
         """,
         "--syncguard-engine=mine:make",
         "--syncguard-model=tiny-qwen3-tied",

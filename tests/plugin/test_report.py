@@ -42,22 +42,41 @@ def test_report_of_one_process(running: Running, pytester: pytest.Pytester) -> N
 
 
 def test_workers_hand_what_they_found_to_one_report(pytester: pytest.Pytester) -> None:
-    tests = "\n".join(
-        f"def test_{n}(syncguard_guard): syncguard_guard.sync(what='{n}')" for n in range(4)
+    """Even when one of them dies."""
+    pytester.makepyfile(
+        test_it="""
+        import os
+
+        import pytest
+
+        @pytest.mark.parametrize("number", range(4))
+        def test_sync(syncguard_guard, number):
+            syncguard_guard.sync(what=str(number))
+
+        def test_then_dies(syncguard_guard):
+            os._exit(3)
+        """
     )
-    pytester.makepyfile(test_it=tests)
     result = pytester.runpytest_subprocess(
-        "-n2", "--dist=load", "--syncguard-report=report.json", "--junitxml=junit.xml"
+        "-n2",
+        "--max-worker-restart=0",
+        "-pno:randomly",
+        "--syncguard-report=report.json",
+        "--junitxml=junit.xml",
     )
-    result.assert_outcomes(passed=4)
+    result.assert_outcomes(passed=4, failed=1)
     report = read(pytester.path)
     assert [(sync.number, sync.what) for sync in report.syncs] == [
-        (n + 1, f"test_it.py::test_{n}: {n}") for n in range(4)
+        *((n + 1, f"test_it.py::test_sync[{n}]: {n}") for n in range(4)),
+        (5, "test_it.py::test_then_dies"),
     ]
+    assert report.syncs[-1].error == "the worker died during this test"
+    assert report.status is not Status.PASS
     assert {v.sync for v in report.verdicts if v.check == "exact-probe"} == {1, 2, 3, 4}
     assert result.stdout.str().count("=== syncguard ===") == 1
     cases = ElementTree.parse(pytester.path / "junit.xml").iter("testcase")  # noqa: S314
-    assert all(properties(case)["syncguard.C3.status"] == "pass" for case in cases)
+    statuses = {case.get("name", ""): properties(case) for case in cases}
+    assert statuses["test_sync[2]"]["syncguard.C3.status"] == "pass"
 
 
 def test_junit_carries_condition_status_and_cost(
@@ -94,27 +113,6 @@ def test_a_run_that_checked_nothing_does_not_pass(
     result = running("def test_nothing(): pass", "--syncguard-report=report.json")
     result.stdout.fnmatch_lines(["no test of this run checked a sync"])
     assert read(pytester.path).status is Status.NOT_RUN
-
-
-def test_a_worker_that_dies_is_a_sync_without_an_answer(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        test_it="""
-        import os
-
-        def test_a(syncguard_guard):
-            syncguard_guard.sync()
-
-        def test_b(syncguard_guard):
-            os._exit(3)
-        """
-    )
-    result = pytester.runpytest_subprocess("-n1", "-pno:randomly", "--syncguard-report=report.json")
-    result.assert_outcomes(passed=1, failed=1)
-    report = read(pytester.path)
-    assert report.syncs[-1].error == "the worker died during this test"
-    assert report.syncs[-1].what == "test_it.py::test_b"
-    assert report.status is not Status.PASS
-    assert {verdict.sync for verdict in report.verdicts} == {1}
 
 
 def test_an_interrupted_run_keeps_what_it_found(pytester: pytest.Pytester) -> None:
