@@ -340,6 +340,14 @@ def _cold_engine(view: View) -> ColdEngine | None:
         engine.close()
 
 
+def _warm_state(view: View) -> Mapping[str, int]:
+    if view.context.start_cold is None:
+        return {}
+    with contextlib.suppress(Exception):  # as on the cold side; other checks tell why not
+        view.get("exact_probe")
+    return view.engine.state()
+
+
 def _after_use(view: View, observe: Callable[[], Any]) -> Any:
     """Observe once the engine has answered requests; none after a sync that failed."""
     if view.context.record.error:
@@ -418,7 +426,7 @@ _OBSERVERS: Final[dict[str, Callable[[View], Any]]] = {
     "sync_record": lambda view: view.context.record,
     "value_history": lambda view: view.context.value_history,
     "version_at_use": lambda view: _after_use(view, lambda: _optional(view.engine, "version")),
-    "warm_state": lambda view: view.engine.state() if view.context.start_cold else {},
+    "warm_state": _warm_state,
     "weight_prints": lambda view: view.engine.weight_prints(),
     "wire": _wire,
 }

@@ -243,15 +243,20 @@ class VllmEngine:
         """See `syncguard.protocols.Engine`."""
         from syncguard.engines.reachable import state_of
 
-        caches = self._worker.model_runner.kv_caches
-        requests = {cache.untyped_storage().data_ptr() for cache in caches}
-        return state_of(self._model, _CACHES, requests)
+        return state_of(self._model, _CACHES, self._of_requests())
 
     def quantize_canary(self) -> QuantizedCanary | None:
         """See `syncguard.protocols.Engine`; serialized weights meet no quantizer of vLLM."""
         from syncguard.engines.vllm import observe
 
         return observe.quantize_canary(self._model) if self._quantization == "mxfp8" else None
+
+    def preserved(self) -> Mapping[str, int]:
+        """See `syncguard.protocols.EngineExtras`."""
+        from syncguard.engines.reachable import state_of
+        from syncguard.engines.vllm.observe import carried
+
+        return state_of(self._model, _CACHES, carried(self._model) | self._of_requests())
 
     def fetch_rows(self, weight: str, rows: Sequence[int]) -> Mapping[str, torch.Tensor]:
         """See `syncguard.protocols.Engine`."""
@@ -300,6 +305,11 @@ class VllmEngine:
         from syncguard.engines.vllm.observe import reader
 
         return reader(self._model)
+
+    def _of_requests(self) -> set[int]:
+        """Addresses of the storages that hold the state of requests."""
+        caches = self._worker.model_runner.kv_caches
+        return {cache.untyped_storage().data_ptr() for cache in caches}
 
     def close(self) -> None:
         """Remove temporary files; vLLM's global state goes down with the process."""

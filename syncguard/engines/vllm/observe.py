@@ -13,7 +13,7 @@ from syncguard.grids import canary
 from syncguard.observations import QuantizedCanary
 from syncguard.probes import identity_rows
 
-__all__ = ["derived_names", "quantize_canary", "reader"]
+__all__ = ["carried", "derived_names", "quantize_canary", "reader"]
 
 
 def reader(model: Any) -> Reader:
@@ -37,6 +37,15 @@ def quantize_canary(model: Any) -> QuantizedCanary:
     for first, rows in identity_rows(weight.shape[1], weight.dtype):
         served[:, first : first + len(rows)] = kernel.apply_weights(layer, rows).T
     return QuantizedCanary(elements, scales, served)
+
+
+def carried(model: Any) -> set[int]:
+    """Addresses of the storages that a sync fills: parameters, and what kernels derive."""
+    tensors = [*model.parameters()]
+    for parts in by_module(held_weights(model)).values():
+        module = parts[0].module
+        tensors += [getattr(module, name) for name in derived_names(module)]
+    return {t.untyped_storage().data_ptr() for t in tensors if not t.is_meta}
 
 
 def derived_names(module: Any) -> tuple[str, ...]:
