@@ -217,9 +217,11 @@ def _without_declarations(tree: ast.Module) -> ast.Module:
 
 
 def _declares(statement: ast.stmt) -> bool:
-    """A docstring, a type, or the list of public names."""
+    """A docstring, the list of public names, or nothing at all."""
     if isinstance(statement, ast.Expr):
         return isinstance(statement.value, ast.Constant)
+    if isinstance(statement, ast.Pass):
+        return True
     names = [getattr(target, "id", "") for target in getattr(statement, "targets", ())]
     return "__all__" in names
 

@@ -1,7 +1,5 @@
 """C2: both sides quantize by the same rule, told by one small tensor once per engine start."""
 
-from typing import Final
-
 import torch
 
 from syncguard.checks.judgement import Judgement, failed, not_run, passed
@@ -11,8 +9,6 @@ from syncguard.observations import QuantizedCanary
 from syncguard.verdict import Coverage, Reason, explain
 
 __all__ = ["quantizer_canary"]
-
-_LAYERS: Final = Coverage(1, 1)
 
 
 @check("quantizer-canary", "C2")
@@ -81,7 +77,7 @@ def _differing(learner: QuantizedCanary, engine: QuantizedCanary) -> torch.Tenso
 def _kernel_differing(learner: QuantizedCanary, engine: QuantizedCanary) -> torch.Tensor:
     """Blocks of the rows that the kernel computes with otherwise than the learner's grid says."""
     if engine.served is None or learner.served is None:
-        return torch.zeros(learner.scales.numel(), dtype=torch.bool)
+        return torch.zeros_like(_lasting(learner))
     # Products in bf16 flush subnormals on several devices.
     smallest = torch.finfo(learner.served.dtype).smallest_normal
     served, wanted = (

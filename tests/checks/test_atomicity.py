@@ -12,6 +12,8 @@ def test_requests_outside_of_syncs_pass() -> None:
     after = [*BEFORE, ServedRequest("2", 0)]
     assert passes(exclusive_sync(a_record(), BEFORE, after, True), 1)
     assert passes(exclusive_sync(a_record(error="x"), BEFORE, BEFORE, False), 1)
+    told = exclusive_sync(a_record(), BEFORE, after, True).message
+    assert told == "no request was answered while the sync was open"
 
 
 def test_a_request_within_one_is_named() -> None:
@@ -19,6 +21,8 @@ def test_a_request_within_one_is_named() -> None:
     judgement = exclusive_sync(a_record(), BEFORE, after, True)
     assert fails(judgement, "sync 2")
     assert "1 request was answered while it was open" in judgement.message
+    judgement = exclusive_sync(a_record(), BEFORE, [*after, ServedRequest("1", 2)], True)
+    assert "2 requests were answered while it was open" in judgement.message
 
 
 def test_an_engine_that_serves_after_a_failure_is_named() -> None:

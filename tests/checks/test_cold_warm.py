@@ -20,6 +20,9 @@ def test_an_equal_engine_passes() -> None:
     )
     assert judgement.coverage == Coverage(2, 2)
     assert (judgement.measured, judgement.bound) == (0, 0)
+    two = {"q": PROBE["q"], "o": PROBE["q"]}
+    told = cold_warm(ColdEngine({"a": 1}, two), {"a": 1}, two).message
+    assert told.startswith("1 tensor and 2 serving paths are those of ")
 
 
 @pytest.mark.parametrize(

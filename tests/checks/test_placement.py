@@ -7,37 +7,55 @@ import pytest
 
 from syncguard.checks.placement import placement
 from syncguard.verdict import Coverage, Reason
-from tests.checks.factories import (
-    an_engine_layer,
-    fails,
-    passes,
-    silent,
-)
+from tests.checks.factories import an_engine_layer, fails, parts_of, passes, silent
 
 ROWS = (an_engine_layer("q.weight"), an_engine_layer("q.weight", rank=1))
 
 
 def test_the_same_table_passes() -> None:
-    assert passes(placement(ROWS, ROWS[::-1]), 2)
+    judgement = placement(ROWS, ROWS[::-1])
+    assert passes(judgement, 2)
+    assert judgement.message == "2 layers are built and placed as before"
+    assert placement(ROWS[:1], ROWS[:1]).message == "1 layer is built and placed as before"
 
 
-@pytest.mark.parametrize(
-    "change", [{"kernel": "Other"}, {"method": "Other"}, {"grid": "bf16"}, {"parts": ("k",)}]
-)
-def test_any_change_of_a_layer_is_named_with_its_rank(change: dict[str, Any]) -> None:
+CHANGES: list[tuple[dict[str, Any], str]] = [
+    ({"kernel": "Other"}, "kernel 'Kernel' became 'Other'"),
+    ({"method": "Other"}, "method 'Mxfp8Method' became 'Other'"),
+    ({"grid": "bf16"}, "grid 'mxfp8' became 'bf16'"),
+    ({"activations": "bf16"}, "activations 'mxfp8' became 'bf16'"),
+    ({"parts": ("k",)}, "parts ('q.weight',) became ('k',)"),
+    (
+        {"kernel": "A", "grid": "bf16"},
+        "kernel 'Kernel' became 'A'; grid 'mxfp8' became 'bf16'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "told"), CHANGES)
+def test_any_change_of_a_layer_is_named_with_its_rank(change: dict[str, Any], told: str) -> None:
     judgement = placement(ROWS, [ROWS[0], replace(ROWS[1], **change)])
     assert fails(judgement, "rank1:q")
-    assert next(iter(change)) + " " in judgement.evidence[0][1]
-    assert " became " in judgement.evidence[0][1]
+    assert judgement.evidence == (("rank1:q", told),)
+    assert judgement.coverage == Coverage(2, 2)
+    parts = parts_of(judgement)
+    assert parts["what"] == "the sync changed how 1 layer is built or placed"
+    assert parts["where"] == "rank1:q"
+    assert parts["got"] == f"rank1:q: {told}"
 
 
-def test_a_layer_that_came_or_went_is_named() -> None:
+def test_layers_that_came_or_went_are_named() -> None:
     gone = placement(ROWS, ROWS[:1])
     assert gone.evidence == (("rank1:q", "is gone"),)
     assert gone.coverage == Coverage(1, 2)
-    assert placement(ROWS[:1], ROWS).evidence == (("rank1:q", "is new"),)
+    new = placement(ROWS[:1], [*ROWS, an_engine_layer("k.weight")])
+    assert new.evidence == (("rank0:k", "is new"), ("rank1:q", "is new"))
+    assert parts_of(new)["what"] == "the sync changed how 2 layers are built or placed"
+    assert parts_of(new)["where"] == "rank0:k, rank1:q"
 
 
-def test_no_table_is_missing_input() -> None:
-    assert silent(placement([], ROWS), Reason.MISSING_INPUT)
-    assert silent(placement(ROWS, []), Reason.MISSING_INPUT)
+@pytest.mark.parametrize(("before", "after"), [([], ROWS), (ROWS, [])])
+def test_no_table_is_missing_input(before: Any, after: Any) -> None:
+    judgement = placement(before, after)
+    assert silent(judgement, Reason.MISSING_INPUT)
+    assert judgement.message == "the engine reported no layers"

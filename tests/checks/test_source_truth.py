@@ -4,15 +4,21 @@ import pytest
 
 from syncguard.checks.source_truth import checkpoint_loaded, exported_weights, learner_unchanged
 from syncguard.verdict import Coverage, Reason, Status
-from tests.checks.factories import a_record, fails, passes, silent
+from tests.checks.factories import a_record, fails, parts_of, passes, silent
 
 STATE = {"a": 1, "b": 2}
 
 
 def test_equal_states_pass() -> None:
-    assert passes(exported_weights(a_record(), STATE, STATE), 2)
-    assert passes(learner_unchanged(STATE, {**STATE, "masters": 3}), 2)
-    assert passes(checkpoint_loaded(STATE, {**STATE, "masters": 3}), 2)
+    more = {**STATE, "masters": 3}
+    told = {
+        "were exported as the learner holds them": exported_weights(a_record(), STATE, STATE),
+        "are unchanged by the sync": learner_unchanged(STATE, more),
+        "are those of the checkpoint": checkpoint_loaded(STATE, more),
+    }
+    for text, judgement in told.items():
+        assert passes(judgement, 2)
+        assert judgement.message == f"2 of 2 tensors {text}"
 
 
 def test_an_export_of_something_else_is_named() -> None:
@@ -23,6 +29,11 @@ def test_an_export_of_something_else_is_named() -> None:
         ("d", "was not sent"),
         ("c", "is none of the learner's names"),
     )
+    told = parts_of(judgement)
+    assert told["what"] == "3 tensors are exported otherwise than the learner holds them"
+    assert told["where"] == "b, d, c"
+    assert told["got"] == "b: another tensor was sent"
+    assert judgement.coverage == Coverage(3, 3)
 
 
 def test_a_learner_that_changed_is_named() -> None:
@@ -32,6 +43,9 @@ def test_a_learner_that_changed_is_named() -> None:
         ("a", "is gone"),
         ("b", "changed without an optimizer step"),
     )
+    one = learner_unchanged(STATE, {**STATE, "b": 9})
+    assert parts_of(one)["what"] == "1 tensor is changed by the sync itself"
+    assert parts_of(one)["where"] == "b"
 
 
 def test_a_learner_that_is_not_its_checkpoint_is_named() -> None:
@@ -41,6 +55,9 @@ def test_a_learner_that_is_not_its_checkpoint_is_named() -> None:
         ("b", "differs from the checkpoint"),
         ("c", "is not in the learner"),
     )
+    what = "2 tensors are other than in the checkpoint that the learner started from"
+    assert parts_of(judgement)["what"] == what
+    assert judgement.coverage == Coverage(3, 3)
 
 
 def test_a_failed_sync_need_not_have_sent_everything() -> None:
@@ -55,12 +72,17 @@ def test_a_failed_sync_need_not_have_sent_everything() -> None:
 def test_an_export_of_which_nothing_is_known_is_not_applicable(
     exported: dict[str, int], wire: dict[str, int]
 ) -> None:
-    assert silent(exported_weights(a_record(), exported, wire), Reason.NOT_APPLICABLE)
+    judgement = exported_weights(a_record(), exported, wire)
+    assert silent(judgement, Reason.NOT_APPLICABLE)
+    assert judgement.message == "the learner does not tell its state"
 
 
 @pytest.mark.parametrize("before", [None, {}])
 def test_a_learner_that_does_not_tell_is_not_applicable(before: dict[str, int] | None) -> None:
-    assert silent(learner_unchanged(before, STATE), Reason.NOT_APPLICABLE)
-    assert silent(learner_unchanged(STATE, None), Reason.NOT_APPLICABLE)
-    assert silent(checkpoint_loaded(before, STATE), Reason.NOT_APPLICABLE)
-    assert silent(checkpoint_loaded(STATE, before), Reason.NOT_APPLICABLE)
+    unchanged = [learner_unchanged(before, STATE), learner_unchanged(STATE, None)]
+    loaded = [checkpoint_loaded(before, STATE), checkpoint_loaded(STATE, before)]
+    assert all(silent(each, Reason.NOT_APPLICABLE) for each in unchanged + loaded)
+    told = {each.message for each in unchanged}
+    assert told == {"the learner does not tell its state"}
+    told = {each.message for each in loaded}
+    assert told == {"the learner has been trained, or does not tell its checkpoint"}
