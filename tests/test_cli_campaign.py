@@ -62,7 +62,7 @@ def test_a_replay_line_repeats_its_cell(run: Run, plant: Plant, tmp_path: Path) 
 def test_the_exit_code_tells_the_outcome(run: Run, plant: Plant, fault: str, code: int) -> None:
     plant(fault)
     ran = run("campaign", "--healthy", "0", "--checks", "weight-bytes")
-    assert ran.code == code
+    assert ran.code == code, ran.out
     assert f"exit code {code}: " in ran.out.splitlines()[-1]
 
 

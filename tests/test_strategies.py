@@ -131,7 +131,7 @@ def test_programs_are_of_known_operations(program: list[object]) -> None:
 
 
 @settings(
-    deadline=None, max_examples=8, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    deadline=None, max_examples=5, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(st.data())
 def test_legal_histories_of_awkward_weights_raise_no_alarm(data: st.DataObject) -> None:
