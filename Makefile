@@ -14,11 +14,11 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu
 SMOLLM2 := build/smollm2
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install smoke smollm2 test lint bench clean distclean
+.PHONY: help install smoke smollm2 test test-all lint bench clean distclean
 
 help:
 	@echo "make smoke      check a live engine here (options in ARGS='...')"
-	@echo "make test       lint, types, and the whole test suite"
+	@echo "make test       lint, types, and the test suite;  make test-all: also what takes long"
 	@echo "make smollm2    make a checkpoint of SmolLM2-135M-Instruct in $(SMOLLM2)"
 	@echo "make lint       ruff and mypy"
 	@echo "make bench      measure, and write down in benchmarks/"
@@ -59,6 +59,9 @@ lint: $(STAMP)
 
 test: lint
 	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+test-all: lint
+	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "" $(ARGS)
 
 bench: $(STAMP)
 	@rm -f build/bench.json

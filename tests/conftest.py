@@ -10,6 +10,9 @@ from tests.commands import Ran, Run
 
 pytest_plugins = ["pytester"]
 
+# Workers share the cores between them; more threads than that wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # A shell ignores interrupts for what it starts in the background, and children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -21,6 +21,8 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final, Generic, NoReturn, TypeVar
 
+from syncguard.campaign.threads import end_threads
+
 __all__ = ["Lost", "run_jobs"]
 
 _TICK_S: Final = 0.1
@@ -156,6 +158,7 @@ def _fork(job: Job, work: Work, pipes: Sequence[int]) -> "_Child[Job]":
     reading, writing = os.pipe()
     output = tempfile.TemporaryFile()  # noqa: SIM115 - the parent reads it when the child is dead
     parent = os.getpid()
+    end_threads()
     # Ctrl-C is held back meanwhile: the hooks that run at a fork would swallow what it raises.
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

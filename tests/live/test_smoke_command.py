@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = pytest.mark.live
 
 
 def smoke(*arguments: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], Any]:
@@ -35,7 +35,7 @@ def statuses(report: Any, condition: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("path", ["transfer", "reload"])
+@pytest.mark.parametrize("path", ["transfer", pytest.param("reload", marks=pytest.mark.slow)])
 def test_mxfp8_passes_every_condition(path: str, tmp_path: Path) -> None:
     ran, report = smoke("--path", path, "--strict", folder=tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
