@@ -4,6 +4,7 @@ Observations are made where the tensors live (in the engine's worker, on each ra
 only things that cross a process boundary.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ __all__ = [
     "Poisoned",
     "ProbeOutput",
     "ProbeReference",
+    "ProbeTurn",
     "QuantizedCanary",
     "Rederivation",
     "Rotation",
@@ -364,18 +366,32 @@ class BlockProbe:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeTurn:
+    """What a layer is probed with when it has its turn; a row for each block of its weight.
+
+    Attributes:
+        sums: Whether rows are +-1 in a block, whose sums are exact in a low-precision grid;
+            else they are rows of the identity, one element of each block at a turn.
+        number: Seed of the signs, or which element.
+    """
+
+    sums: bool
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rotation:
     """Which layers are probed at this sync, and which were lately.
 
     Attributes:
-        chosen: Modules to probe at this sync.
+        chosen: Modules to probe at this sync, each with how often it has had its turn before.
         names: All weights that take turns.
         modules: Modules that take turns.
         covered: Modules that were probed within the last syncs, this one included.
         syncs: How many syncs that is: enough for every module to have its turn.
     """
 
-    chosen: tuple[str, ...]
+    chosen: Mapping[str, int]
     names: tuple[str, ...]
     modules: int
     covered: int

@@ -25,6 +25,7 @@ from syncguard.observations import (
     GraphReads,
     Poisoned,
     ProbeReference,
+    ProbeTurn,
     QuantizedCanary,
     Rotation,
     Samples,
@@ -34,7 +35,7 @@ from syncguard.observations import (
     Unreadable,
     WeightPrint,
 )
-from syncguard.probes import block_rows, random_rows
+from syncguard.probes import random_rows, turn_rows
 from syncguard.protocols import Engine, Learner
 from syncguard.rotation import Turns
 from syncguard.timelimit import TimeLimitExceeded
@@ -293,19 +294,17 @@ def _block_probe(view: View) -> list[BlockProbe]:
     rotation = view.get("rotation")
     if rotation is None:
         return []
-    grids = {layer.weight: layer.grid for layer in view.get("learner_layers")}
-    seed = view.context.seed
+    turns = _turns(view, rotation)
     probes = []
-    for output in view.engine.probe_blocks(rotation.chosen, seed):
+    for output in view.engine.probe_blocks(turns):
         weight = torch.cat([view.learner.dequantized(part) for part in output.parts])
-        x = block_rows(weight.shape[1], seed, weight.dtype).float()
-        exact = all(grids[part] == "mxfp8" for part in output.parts)
-        wanted, got = x @ weight.float().T, torch.from_numpy(output.output)
-        # Outputs are rounded to the model's dtype once; other grids' sums depend on their order.
-        unit = torch.finfo(weight.dtype).eps
-        slack = 0.0 if exact else 2 * unit * (x.abs() @ weight.float().abs().T)
+        turn = turns[output.module]
+        wanted = turn_rows(turn, weight.shape[1], weight.dtype).float() @ weight.float().T
+        got = torch.from_numpy(output.output)
+        # Outputs are rounded once. Products in bf16 flush subnormals on several devices.
+        tiny = torch.finfo(weight.dtype).smallest_normal
         gap = (got - wanted.to(weight.dtype).float()).abs()
-        differing = ~(gap <= slack)  # so that NaN differs
+        differing = ~(gap < tiny)  # so that NaN differs
         first = differing.nonzero()[:1].tolist()
         probes.append(
             BlockProbe(
@@ -317,6 +316,17 @@ def _block_probe(view: View) -> list[BlockProbe]:
             )
         )
     return probes
+
+
+def _turns(view: View, rotation: Rotation) -> dict[str, ProbeTurn]:
+    """Sums for low-precision layers, where they are exact; for all others rows of the identity."""
+    grids = {layer.weight: layer.grid for layer in view.get("learner_layers")}
+    parts = {layer.module: layer.parts for layer in view.get("engine_layers")}
+    turns = {}
+    for module, before in rotation.chosen.items():
+        sums = all(grids.get(part) == "mxfp8" for part in parts[module])
+        turns[module] = ProbeTurn(sums, view.context.seed if sums else before)
+    return turns
 
 
 def _optional(side: Any, capability: str) -> Any:

@@ -14,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from syncguard.fingerprint import GRANULE, value_print
+from syncguard.observations import ProbeTurn
 
-__all__ = ["block_rows", "exact_prints", "identity_rows", "random_rows"]
+__all__ = ["block_rows", "exact_prints", "identity_rows", "random_rows", "turn_rows", "unit_rows"]
 
 _CHUNK: Final = 256
 """Identity rows per call: bounds the memory of a probe to this many output rows."""
@@ -97,3 +98,33 @@ def block_rows(features: int, seed: int, dtype: torch.dtype, block: int = 32) ->
     index = torch.arange(features // block)
     rows[index, index] = signs.to(dtype)
     return rows.reshape(features // block, features)
+
+
+def unit_rows(features: int, turn: int, dtype: torch.dtype, block: int = 32) -> torch.Tensor:
+    """Rows of the identity, one a block: all of them are had in as many turns as a block is long.
+
+    Args:
+        features: Length of a row, a multiple of ``block``.
+        turn: Which element of each block; counts on from the last one to the first.
+        dtype: Of the rows.
+        block: Elements of a block.
+
+    Returns:
+        ``[features // block, features]``.
+    """
+    rows = torch.zeros(features // block, features, dtype=dtype)
+    index = torch.arange(features // block)
+    rows[index, index * block + turn % block] = 1
+    return rows
+
+
+def turn_rows(turn: ProbeTurn, features: int, dtype: torch.dtype) -> torch.Tensor:
+    """The rows of a layer's turn: signs in blocks, or units.
+
+    Args:
+        turn: Which.
+        features: Length of a row.
+        dtype: Of the rows.
+    """
+    make = block_rows if turn.sums else unit_rows
+    return make(features, turn.number, dtype)

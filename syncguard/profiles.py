@@ -1,7 +1,7 @@
 """Which checks run around a sync, and how deep the probes go."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -9,6 +9,9 @@ from syncguard.checks import CHECKS, Check
 from syncguard.conditions import CORE_CONDITIONS
 
 __all__ = ["PRODUCTION", "PROFILES", "SMOKE", "Profile"]
+
+_ELEMENTS: Final = 32
+"""Of a block: turns until `syncguard.probes.unit_rows` have been the whole identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +24,26 @@ class Profile:
         checks: Names of the checks that run; none means all.
         probe_layers: Layers whose kernels are probed at a sync, in turn; none probes all of them
             exactly.
+        stand_ins: Check to the one of this profile that stands for it.
     """
 
     name: str
     purpose: str
     checks: tuple[str, ...] | None = None
     probe_layers: int | None = None
+    stand_ins: Mapping[str, str] = field(default_factory=dict)
+
+    def period(self, layers: int) -> int:
+        """Syncs within which every one of so many layers is probed."""
+        return 1 if self.probe_layers is None else max(1, -(-layers // self.probe_layers))
+
+    def within(self, layers: int) -> int:
+        """Syncs within which every element of so many layers is probed on its own."""
+        return 1 if self.probe_layers is None else _ELEMENTS * self.period(layers)
+
+    def claims(self, checks: Iterable[str]) -> tuple[str, ...]:
+        """Checks that claim a fault, each by the one that stands for it here."""
+        return tuple(dict.fromkeys(self.stand_ins.get(name, name) for name in checks))
 
     def conditions(self) -> tuple[str, ...]:
         """Identifiers of the core conditions that its checks speak of, and C7, the runner's."""
@@ -58,6 +75,7 @@ PRODUCTION: Final = Profile(
         "served-version",
     ),
     probe_layers=8,
+    stand_ins={"exact-probe": "block-probe"},
 )
 """C1 to C5 at full coverage of the weights, in a fraction of the sync's own time."""
 

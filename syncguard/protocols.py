@@ -1,6 +1,6 @@
 """The two sides of a sync: what an adapter of a learner or an engine must offer."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ from syncguard.observations import (
     GraphReads,
     LearnerLayer,
     ProbeOutput,
+    ProbeTurn,
     QuantizedCanary,
     Rederivation,
     ServedRequest,
@@ -136,8 +137,8 @@ class Engine(Protocol):
     def probe_random(self, rows: int, seed: int) -> Sequence[ProbeOutput]:
         """Each linear layer's serving path on `syncguard.probes.random_rows`."""
 
-    def probe_blocks(self, modules: Collection[str], seed: int) -> Sequence[ProbeOutput]:
-        """The named layers' serving paths on `syncguard.probes.block_rows`."""
+    def probe_blocks(self, turns: Mapping[str, ProbeTurn]) -> Sequence[ProbeOutput]:
+        """The named layers' serving paths, each on its `syncguard.probes.turn_rows`."""
 
     def rederive(self) -> Sequence[Rederivation]:
         """Derive every readable derived tensor again from its canonical tensors; compare."""

@@ -31,10 +31,11 @@ class Turns:
         rows = {row.module: row for row in table if not set(row.parts) <= set(looked_up)}
         modules = list(rows)
         count = min(self._layers, len(modules))
-        chosen = tuple(modules[(self._next + i) % len(modules)] for i in range(count))
-        self._next = (self._next + count) % max(1, len(modules))
+        places = range(self._next, self._next + count)
+        chosen = {modules[place % len(modules)]: place // len(modules) for place in places}
+        self._next += count
         syncs = -(-len(modules) // max(1, count))
-        self._recent.append(chosen)
+        self._recent.append(tuple(chosen))
         while len(self._recent) > syncs:
             self._recent.popleft()
         covered = {module for turn in self._recent for module in turn} & set(modules)

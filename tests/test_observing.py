@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from syncguard import observing
 from syncguard.checks.differences import Difference
 from syncguard.errors import Unsupported
-from syncguard.observations import EngineLayer, GraphReads, SyncRecord
+from syncguard.observations import EngineLayer, GraphReads, ProbeTurn, SyncRecord
 from syncguard.observing import SyncContext, View
 from syncguard.rotation import Turns
 from syncguard.timelimit import TimeLimitExceeded
@@ -398,9 +398,9 @@ class TestBlockProbe:
             _, _, view = synced(turns=turns)
             chosen.append(view.get("rotation").chosen)
             (answer,) = view.get("block_probe")
-            assert (answer.module,) == chosen[-1]
+            assert [answer.module] == list(chosen[-1])
             assert (answer.wrong, answer.where) == (0, "")
-        assert chosen == [("q",), ("head",), ("q",)]
+        assert chosen == [{"q": 0}, {"head": 0}, {"q": 1}]
 
     @pytest.mark.parametrize("name", ["q", "head"])
     @pytest.mark.parametrize("value", [7.0, torch.nan, torch.inf])
@@ -418,6 +418,16 @@ class TestBlockProbe:
         answers = {each.module: each for each in view.get("block_probe")}
         assert (answers[name].wrong, answers[name].where) == (1, "row 3, block 0")
         assert sum(each.wrong for each in answers.values()) == 1
+
+    def test_low_precision_layers_give_sums_and_others_one_element_of_each_block(self) -> None:
+        turns = Turns(2)
+        for turn in range(3):
+            _, engine, view = synced(turns=turns)
+            asked: list[Mapping[str, ProbeTurn]] = []
+            engine.probe_blocks = asked.append  # type: ignore[method-assign, assignment]
+            with contextlib.suppress(TypeError):  # it answers nothing
+                view.get("block_probe")
+            assert asked == [{"q": ProbeTurn(True, 3), "head": ProbeTurn(False, turn)}]
 
 
 class TestSamples:

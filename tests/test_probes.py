@@ -10,7 +10,15 @@ import torch
 
 from syncguard.fingerprint import value_print
 from syncguard.grids import dequantize, quantize
-from syncguard.probes import block_rows, exact_prints, identity_rows, random_rows
+from syncguard.observations import ProbeTurn
+from syncguard.probes import (
+    block_rows,
+    exact_prints,
+    identity_rows,
+    random_rows,
+    turn_rows,
+    unit_rows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,3 +113,16 @@ def test_block_rows_hold_signs_in_one_block_each() -> None:
     assert not torch.equal(rows, block_rows(96, seed=2, dtype=torch.bfloat16))
     elements, scales = quantize(rows)
     assert torch.equal(dequantize(elements, scales), rows), "the grid holds them exactly"
+
+
+def test_unit_rows_are_the_whole_identity_after_as_many_turns_as_a_block_is_long() -> None:
+    turns = [unit_rows(96, turn, torch.bfloat16) for turn in range(32)]
+    assert {tuple(rows.shape) for rows in turns} == {(3, 96)}
+    assert torch.equal(torch.stack(turns, 1).reshape(96, 96), torch.eye(96, dtype=torch.bfloat16))
+    assert torch.equal(unit_rows(96, 32, torch.bfloat16), turns[0])
+
+
+def test_a_turn_is_of_sums_or_of_units() -> None:
+    sums, units = (turn_rows(ProbeTurn(sums, 5), 64, torch.bfloat16) for sums in (True, False))
+    assert torch.equal(sums, block_rows(64, 5, torch.bfloat16))
+    assert torch.equal(units, unit_rows(64, 5, torch.bfloat16))

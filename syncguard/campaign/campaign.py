@@ -22,6 +22,7 @@ from syncguard.campaign.running import CellSettings, replay, run_cell
 from syncguard.campaign.session import Session
 from syncguard.errors import SyncguardError, UsageError
 from syncguard.faults import FAULTS, Fault
+from syncguard.profiles import PROFILES
 
 __all__ = ["CampaignListener", "run_campaign"]
 
@@ -90,6 +91,7 @@ def run_campaign(
             kept.close(complete)
     return CampaignResult(
         engine=options.engine,
+        profile=options.profile,
         checks=checks,
         cells=tuple(Cell.from_dict(done[spec.key]) for spec in laid_out.cells),
         healthy=tuple(HealthyRun.from_dict(done[spec.key]) for spec in laid_out.healthy),
@@ -144,8 +146,8 @@ def _work(
     # A child that is killed cannot remove its temporary files: the parent removes the folder.
     os.environ["TMPDIR"] = tempfile.tempdir = scratch
     if isinstance(spec, HealthySpec):
-        return run_healthy(spec, checks, options.replayed).to_dict()
-    settings = CellSettings(checks, options.check_timeout_s, options.replayed)
+        return run_healthy(spec, checks, options.replayed, options.profile).to_dict()
+    settings = CellSettings(checks, options.check_timeout_s, options.replayed, options.profile)
     return run_cell(spec, settings).to_dict()
 
 
@@ -156,7 +158,7 @@ def _lost(spec: Spec, lost: Lost, options: CampaignOptions) -> dict[str, Any]:
     return Cell(
         spec,
         breaks=fault.breaks,
-        claimed_by=fault.claimed_by,
+        claimed_by=PROFILES[options.profile].claims(fault.claimed_by),
         equivalent=fault.equivalent,
         error=lost.why,
         replay=replay(spec, options.replayed),

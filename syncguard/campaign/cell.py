@@ -38,7 +38,7 @@ class CellSpec:
 class Outcome(enum.StrEnum):
     """What a cell proves."""
 
-    DETECTED = "detected"  # at the first sync in which the fault fired
+    DETECTED = "detected"  # at the first sync in which the fault fired, or within a rotation
     DELAYED = "delayed"  # at a later one
     SURVIVED = "survived"
     EQUIVALENT = "equivalent"  # not detected, and nothing that is served changes
@@ -55,6 +55,8 @@ class Cell:
         breaks: Conditions that the fault violates.
         claimed_by: Checks that say they see it.
         fired: How often the fault changed something.
+        within: Syncs, from the first on in which it fired, within which the profile probes every
+            layer: 1 where all are probed at each sync.
         seen_at: Check to the sync at which it first failed, counted from the first sync in which
             the fault fired, which is 1; references included.
         detected_by: Checks that failed at the earliest such sync; without references.
@@ -71,6 +73,7 @@ class Cell:
     breaks: tuple[str, ...] = ()
     claimed_by: tuple[str, ...] = ()
     fired: int = 0
+    within: int = 1
     seen_at: Mapping[str, int] = field(default_factory=dict)
     detected_by: tuple[str, ...] = ()
     evidence: Mapping[str, str] = field(default_factory=dict)
@@ -88,8 +91,8 @@ class Cell:
 
     @property
     def detected(self) -> bool:
-        """Whether it was detected at the first sync in which the fault fired."""
-        return self.syncs_to_detect == 1
+        """Whether it was detected at the first sync in which it fired, or within the rotation."""
+        return self.syncs_to_detect is not None and self.syncs_to_detect <= self.within
 
     @property
     def outcome(self) -> Outcome:
@@ -109,6 +112,7 @@ class Cell:
             "breaks": list(self.breaks),
             "claimed_by": list(self.claimed_by),
             "fired": self.fired,
+            "within": self.within,
             "outcome": self.outcome.value,
             "detected": self.detected,
             "detected_by": list(self.detected_by),
@@ -131,6 +135,7 @@ class Cell:
             breaks=tuple(value["breaks"]),
             claimed_by=tuple(value["claimed_by"]),
             fired=value["fired"],
+            within=value["within"],
             seen_at=value["seen_at"],
             detected_by=tuple(value["detected_by"]),
             evidence=value["evidence"],

@@ -1,16 +1,18 @@
 """The syncs that a cell or a healthy run consists of, with every check after each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from syncguard.campaign.places import Place
 from syncguard.checks import CHECKS
 from syncguard.guard import Guard
+from syncguard.profiles import PROFILES, Profile
 from syncguard.reporting import Broadcast
 from syncguard.verdict import Verdict
 
-__all__ = ["AGAIN", "ARMED_LATE", "FIRST", "SMOKE", "Syncs", "Turn"]
+__all__ = ["FLOWS", "Flow", "Syncs", "Turn"]
 
 LEARNING_RATE: Final = 1e-6
 
@@ -30,14 +32,42 @@ class Turn:
     repeats: bool = False
 
 
-FIRST: Final = Turn(poison=0xA5)
-AGAIN: Final = Turn(repeats=True)
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The syncs of a profile.
 
-SMOKE: Final = (FIRST, Turn(poison=0x5A, steps=True), AGAIN)
-"""As in `syncguard.smoke`: the learner's weights, those after a step, and the same again."""
+    Attributes:
+        load: From the first sync of an engine on.
+        late: After the first of `load`: nothing is poisoned, so stale values are almost right.
+        last: What goes on from there, for as long as layers are probed in turn.
+    """
 
-ARMED_LATE: Final = (Turn(steps=True), AGAIN)
-"""What follows a healthy sync: nothing is poisoned, so stale values are almost right."""
+    load: tuple[Turn, ...]
+    late: tuple[Turn, ...]
+    last: Turn
+
+    def turns(self, stage: str, period: int) -> tuple[Turn, ...]:
+        """The syncs of a cell.
+
+        Args:
+            stage: One of `syncguard.campaign.cell.STAGES`.
+            period: Syncs within which every layer is probed.
+        """
+        return (*(self.late if stage == "late" else self.load), *[self.last] * (period - 1))
+
+
+_AGAIN: Final = Turn(repeats=True)
+_STEP: Final = Turn(steps=True)
+
+FLOWS: Final[Mapping[str, Flow]] = MappingProxyType(
+    {
+        "production": Flow((Turn(), _STEP), (_STEP,), _STEP),
+        "smoke": Flow(
+            (Turn(poison=0xA5), Turn(poison=0x5A, steps=True), _AGAIN), (_STEP, _AGAIN), _STEP
+        ),
+    }
+)
+"""Profile to its syncs: those of `syncguard.smoke`, or a step before each and no poison."""
 
 
 class Syncs:
@@ -49,6 +79,7 @@ class Syncs:
         timeout_s: Limit for each check.
         seed: Of prompts, sampling and probes.
         bucket_bytes: Gives the largest size of each sync's buckets.
+        profile: How deep the probes go.
     """
 
     def __init__(
@@ -58,12 +89,14 @@ class Syncs:
         timeout_s: float,
         seed: int,
         bucket_bytes: Callable[[], int],
+        profile: Profile = PROFILES["smoke"],
     ) -> None:
         self._place = place
         self._checks = [CHECKS[name] for name in checks]
         self._timeout_s = timeout_s
         self._seed = seed
         self._bucket_bytes = bucket_bytes
+        self._profile = profile
         self._sides: tuple[Any, Any] | None = None
 
     def sync(self, turn: Turn) -> list[Verdict]:
@@ -88,6 +121,7 @@ class Syncs:
             self._guard = Guard(
                 *sides,
                 Broadcast([]),
+                profile=self._profile,
                 checks=self._checks,
                 timeout_s=self._timeout_s,
                 vocabulary=self._place.vocabulary,

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from syncguard.campaign.flow import SMOKE, Syncs
+from syncguard.campaign.flow import FLOWS, Syncs
 from syncguard.campaign.places import Place, make_place, seeded
 from syncguard.checks import CHECKS
 from syncguard.errors import UsageError
+from syncguard.profiles import PROFILES
 from syncguard.stubs import Topology
 from syncguard.stubs.topology import CHOICES
 from syncguard.verdict import Status, Verdict
@@ -132,14 +133,18 @@ def random_topology(rng: random.Random) -> Topology:
 
 
 def run_healthy(
-    spec: HealthySpec, checks: Sequence[str] = (), options: Sequence[str] = ()
+    spec: HealthySpec,
+    checks: Sequence[str] = (),
+    options: Sequence[str] = (),
+    profile: str = "smoke",
 ) -> HealthyRun:
-    """Run the flow of a smoke check without a fault, with all checks, in this process.
+    """Run the syncs of a profile without a fault, with all checks, in this process.
 
     Args:
         spec: Engine and seed.
         checks: Names of the checks to run; all by default.
         options: Further options of the command line, for replay.
+        profile: Name of the profile.
     """
     rng = random.Random(spec.seed)
     seeded(spec.seed)
@@ -153,7 +158,7 @@ def run_healthy(
         place = make_place(spec.engine, fields, spec.seed)
         topology = place.topology
         with contextlib.closing(place.world.engine), _shuffled(place, rng):
-            for verdict in _judged(place, checks or tuple(CHECKS), spec.seed, rng):
+            for verdict in _judged(place, checks or tuple(CHECKS), spec.seed, rng, profile):
                 if verdict.check in CHECKS and CHECKS[verdict.check].reference:
                     references[verdict.check] = None
                 else:
@@ -172,7 +177,7 @@ def run_healthy(
 
 
 def _judged(
-    place: Place, checks: Sequence[str], seed: int, rng: random.Random
+    place: Place, checks: Sequence[str], seed: int, rng: random.Random, profile: str
 ) -> Iterator[Verdict]:
     """The verdicts of all syncs that are neither a pass nor not applicable."""
     spread = rng.choice(_SPREADS)
@@ -182,8 +187,10 @@ def _judged(
     def bucket_bytes() -> int:
         return int(place.nbytes ** rng.uniform(0.4, 1.0)) + 1
 
-    syncs = Syncs(place, checks, _CHECK_TIMEOUT_S, seed, bucket_bytes)
-    for turn in SMOKE:
+    depth = PROFILES[profile]
+    syncs = Syncs(place, checks, _CHECK_TIMEOUT_S, seed, bucket_bytes, depth)
+    period = depth.period(len({row.module for row in place.world.engine.layers()}))
+    for turn in FLOWS[profile].turns("load", period):
         for verdict in syncs.sync(turn):
             if verdict.counts and verdict.status is not Status.PASS:
                 yield verdict

@@ -7,6 +7,7 @@ from typing import Final
 from syncguard.campaign.cell import STAGES
 from syncguard.campaign.places import ENGINES
 from syncguard.errors import UsageError
+from syncguard.profiles import PROFILES
 
 __all__ = ["CampaignOptions"]
 
@@ -24,7 +25,8 @@ class CampaignOptions:
     Attributes:
         engine: One of `syncguard.campaign.places.ENGINES`.
         faults: Names or patterns.
-        checks: Names or patterns.
+        profile: A name of `syncguard.profiles.PROFILES`.
+        checks: Names or patterns, of the profile's.
         sites: Names or patterns.
         stages: Some of `syncguard.campaign.cell.STAGES`.
         seeds: How many seeds for each fault, site and stage.
@@ -41,6 +43,7 @@ class CampaignOptions:
 
     engine: str = "stub"
     faults: tuple[str, ...] = ("*",)
+    profile: str = "smoke"
     checks: tuple[str, ...] = ("*",)
     sites: tuple[str, ...] = ("*",)
     stages: tuple[str, ...] = STAGES
@@ -55,6 +58,7 @@ class CampaignOptions:
     def __post_init__(self) -> None:
         for option, value, known in (
             ("--engine", self.engine, ENGINES),
+            ("--profile", self.profile, PROFILES),
             *(("--stages", stage, STAGES) for stage in self.stages),
         ):
             if value not in known:
@@ -85,5 +89,6 @@ class CampaignOptions:
     @property
     def replayed(self) -> tuple[str, ...]:
         """Options that a replay line must repeat."""
+        profile = [] if self.profile == "smoke" else ["--profile", self.profile]
         chosen = [] if self.checks == ("*",) else self.checks
-        return tuple(word for pattern in chosen for word in ("--checks", pattern))
+        return (*profile, *(word for pattern in chosen for word in ("--checks", pattern)))

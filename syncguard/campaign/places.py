@@ -170,12 +170,12 @@ def _vllm(fields: Mapping[str, Any], seed: int) -> Place:
 @cache
 def _warm_up() -> None:
     """Run one stub once: kernels are compiled or read from the cache, modules imported."""
-    from syncguard.campaign.flow import SMOKE, Syncs
+    from syncguard.campaign.flow import FLOWS, Syncs
     from syncguard.checks import CHECKS
 
     place = make_place("stub", {}, 0)
     syncs = Syncs(place, list(CHECKS), 300.0, 0, lambda: place.nbytes)
-    for turn in SMOKE:
+    for turn in FLOWS["smoke"].load:
         syncs.sync(turn)
 
 

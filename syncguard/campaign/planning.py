@@ -12,6 +12,7 @@ from syncguard.campaign.selecting import matching, select
 from syncguard.checks import CHECKS
 from syncguard.errors import UsageError
 from syncguard.faults import FAULTS, Fault
+from syncguard.profiles import PROFILES
 
 __all__ = ["Plan", "chosen_checks", "chosen_faults", "find_sites", "plan"]
 
@@ -51,8 +52,9 @@ def chosen_checks(options: CampaignOptions) -> tuple[str, ...]:
     Raises:
         UsageError: A pattern matches none.
     """
+    known = PROFILES[options.profile].checks or tuple(CHECKS)
     hint = "`syncguard list checks` names them all"
-    return tuple(select("--checks", options.checks, CHECKS.keys(), hint))
+    return tuple(select("--checks", options.checks, known, hint))
 
 
 def find_sites(engine: str, faults: Iterable[Fault]) -> dict[str, list[str]]:

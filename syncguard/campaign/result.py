@@ -11,6 +11,7 @@ from typing import Any, Final
 from syncguard.campaign.cell import Cell, Outcome
 from syncguard.campaign.healthy import HealthyRun
 from syncguard.campaign.statistics import CheckRow, FaultRow, check_rows, fault_rows, wilson
+from syncguard.checks import CHECKS
 from syncguard.faults import FAULTS
 from syncguard.files import write_atomically
 from syncguard.report import ExitCode
@@ -28,6 +29,7 @@ class CampaignResult:
 
     Attributes:
         engine: Where the faults were armed.
+        profile: Which checks ran, and how deep the probes went.
         checks: Names of the checks that ran.
         cells: The cells, in the order of the plan.
         healthy: The healthy runs.
@@ -40,6 +42,7 @@ class CampaignResult:
     engine: str
     checks: tuple[str, ...]
     cells: tuple[Cell, ...]
+    profile: str = "smoke"
     healthy: tuple[HealthyRun, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -62,13 +65,18 @@ class CampaignResult:
 
     @property
     def survivors(self) -> list[Cell]:
-        """Cells that no check detected at the first sync, whether one claims them or not."""
+        """Cells that no check detected in time, whether one claims them or not."""
         return [cell for cell in self.cells if cell.outcome in (Outcome.SURVIVED, Outcome.DELAYED)]
 
     @property
     def broken_claims(self) -> list[Cell]:
         """Survivors that a check claims."""
         return [cell for cell in self.survivors if self.claims(cell)]
+
+    @property
+    def within(self) -> int:
+        """The most syncs that a fault may take to be found: until every layer was probed."""
+        return max((cell.within for cell in self.cells), default=1)
 
     @property
     def alarms(self) -> list[HealthyRun]:
@@ -84,7 +92,10 @@ class CampaignResult:
         if cell.outcome is Outcome.ERROR:
             return [f"could not be run: {cell.error}"]
         if cell.outcome is Outcome.NOT_FIRED:
-            return ["the fault fired on nothing"]
+            # Where only some checks run, nothing may ask for what a fault changes.
+            some = set(CHECKS) - set(self.checks)
+            idle = some and set(self.claims(cell)) <= {OBSERVABILITY}
+            return [] if idle else ["the fault fired on nothing"]
         if cell.outcome is Outcome.EQUIVALENT and not cell.fired:
             return []
         unreached = [name for name in self.claims(cell) if name not in cell.reached]
@@ -102,6 +113,7 @@ class CampaignResult:
         return {
             "schema": SCHEMA,
             "engine": self.engine,
+            "profile": self.profile,
             "exit_code": self.exit_code.value,
             "environment": dict(self.environment),
             "seconds": round(self.seconds, 3),

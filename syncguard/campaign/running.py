@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from syncguard.campaign.cell import Cell, CellSpec
-from syncguard.campaign.flow import ARMED_LATE, FIRST, SMOKE, Syncs
+from syncguard.campaign.flow import FLOWS, Syncs
 from syncguard.campaign.places import make_place, seeded
 from syncguard.campaign.trail import Trail
 from syncguard.checks import CHECKS
 from syncguard.errors import SyncguardError
 from syncguard.faults import FAULTS, Fault
+from syncguard.profiles import PROFILES
 from syncguard.verdict import Status, Verdict
 
 __all__ = ["CellSettings", "NotHealthy", "replay", "run_cell"]
@@ -34,11 +35,13 @@ class CellSettings:
         check_timeout_s: Limit for each check: ample for a sound one, and not a minute for one
             that a fault makes hang.
         options: Further options of the command line, for replay.
+        profile: Name of the profile: which syncs there are, and how deep probes go.
     """
 
     checks: tuple[str, ...] = ()
     check_timeout_s: float = 5.0
     options: tuple[str, ...] = ()
+    profile: str = "smoke"
 
 
 def run_cell(spec: CellSpec, settings: CellSettings | None = None) -> Cell:
@@ -46,7 +49,8 @@ def run_cell(spec: CellSpec, settings: CellSettings | None = None) -> Cell:
 
     The fault is armed before the first sync (``load``), or after a healthy one, before a small
     optimizer step and without poison (``late``). Syncs end when the fault has been detected and
-    every check that claims it has been reached.
+    every check that claims it has been reached; at the latest when every layer has been probed
+    since it fired.
 
     Raises:
         KeyError: There is no such fault.
@@ -54,19 +58,22 @@ def run_cell(spec: CellSpec, settings: CellSettings | None = None) -> Cell:
     settings = settings or CellSettings()
     checks = settings.checks or tuple(CHECKS)
     fault = FAULTS[spec.fault]
-    trail = Trail(fault, checks)
+    profile = PROFILES[settings.profile]
+    claimed_by = profile.claims(fault.claimed_by)
+    trail = Trail(fault.breaks, claimed_by, checks)
     started = time.perf_counter()
     error = ""
     seeded(spec.seed)
     try:
-        _sync_armed(spec, fault, checks, settings.check_timeout_s, trail)
+        _sync_armed(spec, fault, checks, settings, trail)
     except Exception as problem:  # noqa: BLE001 - whatever a fault does to the engine is a finding
         error = f"{type(problem).__name__}: {problem}"
     return Cell(
         spec=spec,
         breaks=fault.breaks,
-        claimed_by=fault.claimed_by,
+        claimed_by=claimed_by,
         fired=trail.fired,
+        within=trail.within,
         seen_at=dict(trail.seen_at),
         detected_by=trail.detected_by,
         evidence=dict(trail.evidence),
@@ -90,19 +97,22 @@ def replay(spec: CellSpec, options: Sequence[str] = ()) -> str:
 
 
 def _sync_armed(
-    spec: CellSpec, fault: Fault, checks: Sequence[str], timeout_s: float, trail: Trail
+    spec: CellSpec, fault: Fault, checks: Sequence[str], settings: CellSettings, trail: Trail
 ) -> None:
     with contextlib.ExitStack() as closing:
         place = make_place(spec.engine, fault.topology, spec.seed)
         world = place.world
         closing.callback(lambda: world.engine.close())
         limit = place.nbytes // (_BUCKETS + 5 * spec.seed % 11) + 1
-        syncs = Syncs(place, checks, timeout_s, spec.seed, lambda: limit)
+        profile, flow = PROFILES[settings.profile], FLOWS[settings.profile]
+        timeout_s = settings.check_timeout_s
+        syncs = Syncs(place, checks, timeout_s, spec.seed, lambda: limit, profile)
+        trail.within = profile.within(len({row.module for row in world.engine.layers()}))
         if spec.stage == "late":
-            _require_health(syncs.sync(FIRST))
+            _require_health(syncs.sync(flow.load[0]))
         world.fired = 0
         closing.enter_context(fault.armed(world, spec.site))
-        for turn in ARMED_LATE if spec.stage == "late" else SMOKE:
+        for turn in flow.turns(spec.stage, trail.within):
             verdicts = syncs.sync(turn)
             trail.note(world.fired, verdicts)
             if trail.settled:

@@ -77,7 +77,7 @@ class FaultRow:
 
     @property
     def detected(self) -> int:
-        """Cells in which it was detected at the first sync."""
+        """Cells in which it was detected in time."""
         return sum(cell.detected for cell in self.cells)
 
     @property

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from syncguard.checks import CHECKS
-from syncguard.faults import Fault
 from syncguard.runner import OBSERVABILITY
 from syncguard.verdict import Status, Verdict
 
@@ -17,10 +16,12 @@ class Trail:
     runner turns silence into a verdict is what C7 asks.
 
     Args:
-        fault: The armed fault.
+        breaks: Conditions that the armed fault violates.
+        claimed_by: Checks that say they see it.
         checks: Names of the checks that run.
 
     Attributes:
+        within: Syncs within which every layer is probed.
         fired: How often the fault has fired.
         seen_at: See `syncguard.campaign.cell.Cell`, as for the following.
         evidence: Check to the text of its first failure.
@@ -28,10 +29,13 @@ class Trail:
         not_run: Check to why it gave no answer.
     """
 
-    def __init__(self, fault: Fault, checks: Sequence[str]) -> None:
-        self._silences_checks = "C7" in fault.breaks
-        self._claims = {*fault.claimed_by} & {*checks, OBSERVABILITY}
+    def __init__(
+        self, breaks: Sequence[str], claimed_by: Sequence[str], checks: Sequence[str]
+    ) -> None:
+        self._silences_checks = "C7" in breaks
+        self._claims = {*claimed_by} & {*checks, OBSERVABILITY}
         self._syncs = 0
+        self.within = 1
         self.fired = 0
         self.seen_at: dict[str, int] = {}
         self.evidence: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""C3, cheap: a few exact sums of every block of some layers, in turn, for use at every sync."""
+"""C3, cheap: one exact answer for every block of some layers, in turn, for use at every sync."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,14 +16,15 @@ def block_probe_check(
     block_probe: Sequence[BlockProbe],
     rotation: Rotation | None,
 ) -> Judgement:
-    """Run the kernels of some layers on rows that are +-1 in one block and 0 elsewhere.
+    """Run the kernels of some layers on one row for each block of 32, and compare to the bit.
 
-    Such rows quantize exactly, and the sum of one block of MXFP8 weights under one scale is exact
-    in float32, so the output has one right answer to the bit, at a thirty-second of the rows that
-    the exact probe needs. A changed element or scale changes its block's sum; only what the last
-    rounding swallows can hide. Layers take turns within a budget; the answer says what was covered
-    now and lately. Where every sync can afford the exact probe, this check adds nothing: it is
-    the form of it for production.
+    That is a thirty-second of the rows that the exact probe needs. An MXFP8 layer gets rows that
+    are +-1 in one block and 0 elsewhere: they quantize exactly, and the sum of one block under one
+    scale is exact in float32. A changed element or scale changes its block's sum; only what the
+    last rounding swallows can hide. Of any other layer, whose sums are not exact, it is rows of
+    the identity, one element of each block at a turn, so that after 32 turns nothing can hide.
+    Layers take turns within a budget; the answer says what was covered now and lately. Where every
+    sync can afford the exact probe, this check adds nothing: it is the form of it for production.
     """
     if rotation is None:
         return not_run(Reason.NOT_APPLICABLE, "every layer is probed exactly in this profile")
@@ -42,8 +43,8 @@ def block_probe_check(
     evidence = [("covered lately", lately)]
     if not wrong:
         return passed(
-            f"{counted(len(block_probe), 'layer serves', 'layers serve')} the learner's block "
-            f"sums to the bit; {lately}",
+            f"{counted(len(block_probe), 'layer serves', 'layers serve')} the learner's "
+            f"blocks to the bit; {lately}",
             coverage,
             measured=0,
             bound=0,
@@ -52,11 +53,11 @@ def block_probe_check(
     first = wrong[0]
     return failed(
         explain(
-            f"{counted(len(wrong), 'kernel gives', 'kernels give')} other sums than the learner's "
-            "weights",
+            f"{counted(len(wrong), 'kernel computes', 'kernels compute')} with other blocks than "
+            "the learner's",
             where=listed([part for probe in wrong for part in probe.parts]),
-            expected="the sums of +-1 times the weights of each block, to the last bit",
-            got=f"{first.module}: {first.wrong} of {first.outputs} sums differ, the first in "
+            expected="a signed sum, or in other grids one element, of each block, to the last bit",
+            got=f"{first.module}: {first.wrong} of {first.outputs} answers differ, the first in "
             f"{first.where}",
             cause="a copy that the kernel reads was not rebuilt from the synchronized weights",
             todo="run the exact probe on these layers; run their post-processing after the sync",
@@ -65,5 +66,5 @@ def block_probe_check(
         subject=next(iter(first.parts), first.module),
         measured=sum(probe.wrong for probe in wrong),
         bound=0,
-        evidence=[*evidence, *((probe.module, f"{probe.wrong} sums") for probe in wrong)],
+        evidence=[*evidence, *((probe.module, f"{probe.wrong} answers") for probe in wrong)],
     )

@@ -20,6 +20,9 @@ def campaign(
     engine: Annotated[
         str, typer.Option(metavar="stub|vllm", help="Where the faults are armed.")
     ] = "stub",
+    profile: Annotated[
+        str, typer.Option(metavar="smoke|production", help="Which checks run, and how deep.")
+    ] = "smoke",
     faults: Annotated[
         list[str] | None,
         typer.Option(metavar=_GLOB, help="The faults; all by default. May be repeated."),
@@ -84,6 +87,9 @@ def campaign(
 
     A campaign that was stopped goes on where it was when it is started again with the same options.
 
+    In the production profile, which probes layers in turn, a fault is found in time if it is found
+    before every layer had its turn.
+
     Exit codes: 0 every claimed fault was detected at the first sync; 1 one survived, or a healthy
     run alarmed; 2 wrong usage; 4 cells that prove nothing: a fault fired on nothing, a claimed
     check was never reached, a process died, or an internal error; 130 interrupted.
@@ -99,6 +105,7 @@ def campaign(
 
         options = CampaignOptions(
             engine=engine,
+            profile=profile,
             faults=_patterns(faults),
             checks=_patterns(checks),
             sites=_patterns(sites),

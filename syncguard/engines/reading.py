@@ -3,7 +3,7 @@
 An adapter tells how its engine names, serves and derives; nothing here returns a whole weight.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from syncguard.engines.held import Held, by_module, dtype_of, grid_of
 from syncguard.fingerprint import row_prints, value_print
-from syncguard.observations import ProbeOutput, Rederivation, Unreadable, WeightPrint
-from syncguard.probes import block_rows, exact_prints, random_rows
+from syncguard.observations import ProbeOutput, ProbeTurn, Rederivation, Unreadable, WeightPrint
+from syncguard.probes import exact_prints, random_rows, turn_rows
 
 __all__ = ["Reader"]
 
@@ -96,20 +96,20 @@ class Reader:
     def probe_random(self, rows: int, seed: int) -> list[ProbeOutput]:
         """See `syncguard.protocols.Engine.probe_random`."""
         return self._probe(
-            lambda features, dtype: random_rows(rows, features, seed, dtype),
+            lambda _, features, dtype: random_rows(rows, features, seed, dtype),
             by_module(self.held),
         )
 
-    def probe_blocks(self, modules: Collection[str], seed: int) -> list[ProbeOutput]:
+    def probe_blocks(self, turns: Mapping[str, ProbeTurn]) -> list[ProbeOutput]:
         """See `syncguard.protocols.Engine.probe_blocks`."""
+        modules = {path: parts for path, parts in by_module(self.held).items() if path in turns}
         return self._probe(
-            lambda features, dtype: block_rows(features, seed, dtype),
-            {path: parts for path, parts in by_module(self.held).items() if path in modules},
+            lambda path, features, dtype: turn_rows(turns[path], features, dtype), modules
         )
 
     def _probe(
         self,
-        rows: Callable[[int, torch.dtype], torch.Tensor],
+        rows: Callable[[str, int, torch.dtype], torch.Tensor],
         modules: Mapping[str, Sequence[Held]],
     ) -> list[ProbeOutput]:
         """Run serving paths on chosen rows; embeddings multiply nothing and are left out."""
@@ -118,7 +118,7 @@ class Reader:
             module = parts[0].module
             if parts[0].kind == "embedding":
                 continue
-            y = self.serve(parts[0])(rows(_features(module), dtype_of(module))).float()
+            y = self.serve(parts[0])(rows(path, _features(module), dtype_of(module))).float()
             kept = torch.cat([y[:, held.rows] for held in parts], dim=1)
             outputs.append(ProbeOutput(path, tuple(held.weight for held in parts), kept.numpy()))
         return outputs

@@ -15,7 +15,7 @@ from syncguard.campaign.statistics import CheckRow, FaultRow, Interval, wilson
 from syncguard.report import ExitCode
 from syncguard.reporting import numbers
 
-__all__ = ["MEANINGS", "OUTCOMES", "percent_interval", "render_campaign"]
+__all__ = ["MEANINGS", "OUTCOMES", "meaning", "percent_interval", "render_campaign"]
 
 MEANINGS: Final = {
     ExitCode.PASSED: "every claimed fault was detected at the first sync",
@@ -58,9 +58,20 @@ def render_campaign(result: CampaignResult) -> RenderableType:
     )
 
 
+def meaning(result: CampaignResult) -> str:
+    """What the exit code of a campaign means, with the syncs that its profile takes."""
+    text, syncs = MEANINGS[result.exit_code], result.within
+    if syncs == 1:
+        return text
+    rotation = f"{syncs} syncs, within which every layer is probed"
+    return text.replace("at the first sync", f"within {rotation}").replace(
+        "the first sync", rotation
+    )
+
+
 def _tables(result: CampaignResult) -> Iterator[RenderableType]:
     if result.cells:
-        yield from (_fault_table(result.fault_rows), "")
+        yield from (_fault_table(result), "")
     yield from (_check_table(result.check_rows), "")
 
 
@@ -74,6 +85,7 @@ def _heading(result: CampaignResult) -> Text:
     faults = len(result.fault_rows)
     told = [
         f"engine {result.engine}",
+        f"profile {result.profile}",
         f"{len(result.cells)} cells of {faults} faults",
         f"{len(result.checks)} checks",
         f"{len(result.healthy)} healthy runs",
@@ -133,7 +145,8 @@ def _plain_table() -> Table:
     return Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
 
 
-def _fault_table(rows: Sequence[FaultRow]) -> Table:
+def _fault_table(result: CampaignResult) -> Table:
+    rows = result.fault_rows
     table = _plain_table()
     width = min(_NAME, max(len(row.fault) for row in rows))
     table.add_column("fault", overflow="fold", min_width=width)
@@ -144,7 +157,7 @@ def _fault_table(rows: Sequence[FaultRow]) -> Table:
     table.add_column("seen by", overflow="fold", style="dim")
     for row in rows:
         word, style = OUTCOMES[row.outcome]
-        if row.outcome is Outcome.SURVIVED and not row.cells[0].claimed_by:
+        if row.outcome is Outcome.SURVIVED and not result.claims(row.cells[0]):
             word, style = "unclaimed", "yellow"
         table.add_row(
             row.fault,
@@ -210,4 +223,4 @@ def _healthy(result: CampaignResult) -> Iterator[RenderableType]:
 
 def _closing(result: CampaignResult) -> Text:
     code = result.exit_code
-    return Text(f"exit code {code.value}: {MEANINGS[code]}")
+    return Text(f"exit code {code.value}: {meaning(result)}")

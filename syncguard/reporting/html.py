@@ -12,7 +12,7 @@ from syncguard.campaign.statistics import CheckRow, FaultRow, wilson
 from syncguard.conditions import CONDITIONS
 from syncguard.faults import FAULTS
 from syncguard.files import write_atomically
-from syncguard.reporting.campaign_table import MEANINGS, OUTCOMES, percent_interval
+from syncguard.reporting.campaign_table import OUTCOMES, meaning, percent_interval
 
 __all__ = ["is_page", "page", "write_page"]
 
@@ -68,7 +68,7 @@ def page(result: CampaignResult) -> str:
         mark=_MARK,
         version=__version__,
         result=result,
-        meaning=MEANINGS[result.exit_code],
+        meaning=meaning(result),
         conditions=conditions,
         checks=checks,
         rows=[_row(row, result, checks) for row in result.fault_rows],

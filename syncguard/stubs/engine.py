@@ -1,7 +1,7 @@
 """The stub of an engine: the adapter of a small sampler that lives in this process."""
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from syncguard.observations import (
     EngineLayer,
     GraphReads,
     ProbeOutput,
+    ProbeTurn,
     QuantizedCanary,
     Rederivation,
     ServedRequest,
@@ -263,9 +264,9 @@ class StubEngine:
         return observe.probe_random(self.ranks, self._specs, rows, seed)
 
     @inference()
-    def probe_blocks(self, modules: Collection[str], seed: int) -> Sequence[ProbeOutput]:
+    def probe_blocks(self, turns: Mapping[str, ProbeTurn]) -> Sequence[ProbeOutput]:
         """See `syncguard.protocols.Engine`."""
-        return observe.probe_blocks(self.ranks, self._specs, modules, seed)
+        return observe.probe_blocks(self.ranks, self._specs, turns)
 
     @inference()
     def quantize_canary(self) -> QuantizedCanary | None:

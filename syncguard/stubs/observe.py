@@ -12,12 +12,13 @@ from syncguard.grids import canary
 from syncguard.observations import (
     EngineLayer,
     ProbeOutput,
+    ProbeTurn,
     QuantizedCanary,
     Rederivation,
     Unreadable,
     WeightPrint,
 )
-from syncguard.probes import block_rows, identity_rows, random_rows
+from syncguard.probes import identity_rows, random_rows, turn_rows
 from syncguard.stubs.build import StubRank
 from syncguard.stubs.merging import Merger
 from syncguard.stubs.reading import GRIDS, component_of, components, held, parameters, part
@@ -96,20 +97,24 @@ def probe_random(
     ranks: Sequence[StubRank], specs: Specs, rows: int, seed: int
 ) -> list[ProbeOutput]:
     """See `syncguard.protocols.Engine.probe_random`; each expert's products on their own."""
-    return _probe(ranks, specs, lambda width: random_rows(rows, width, seed, torch.bfloat16))
+    return _probe(ranks, specs, lambda _, width: random_rows(rows, width, seed, torch.bfloat16))
 
 
 def probe_blocks(
-    ranks: Sequence[StubRank], specs: Specs, modules: Collection[str], seed: int
+    ranks: Sequence[StubRank], specs: Specs, turns: Mapping[str, ProbeTurn]
 ) -> list[ProbeOutput]:
     """See `syncguard.protocols.Engine.probe_blocks`."""
-    return _probe(ranks, specs, lambda width: block_rows(width, seed, torch.bfloat16), modules)
+
+    def rows(module: str, width: int) -> torch.Tensor:
+        return turn_rows(turns[module], width, torch.bfloat16)
+
+    return _probe(ranks, specs, rows, turns)
 
 
 def _probe(
     ranks: Sequence[StubRank],
     specs: Specs,
-    rows: Callable[[int], torch.Tensor],
+    rows: Callable[[str, int], torch.Tensor],
     modules: Collection[str] | None = None,
 ) -> list[ProbeOutput]:
     """Run serving paths on the rows of a width; all modules' paths unless some are named."""
@@ -124,7 +129,7 @@ def _probe(
                 names = list(held(layer, matrix))
                 columns = names[0][1].source_columns
                 assert columns is not None, "matrices have columns"  # noqa: S101
-                x = rows(specs[names[0][0]].shape[1])
+                x = rows(module, specs[names[0][0]].shape[1])
                 y = serving_product(layer, matrix, x[:, columns].contiguous()).mT
                 for name, shard in names:
                     place = name, shard.source_rows.start, columns.start

@@ -40,4 +40,4 @@ def a_cell(*seen: str, fault: str = "stale", at: int = 1, **fields: Any) -> Cell
 
 def a_result(*cells: Cell, healthy: tuple[HealthyRun, ...] = (), **fields: Any) -> CampaignResult:
     environment = {"syncguard": "1", "torch": "2"}
-    return CampaignResult("stub", CHECKS, cells, healthy, environment=environment, **fields)
+    return CampaignResult("stub", CHECKS, cells, healthy=healthy, environment=environment, **fields)

@@ -4,6 +4,7 @@ import pytest
 
 from syncguard.campaign import Cell, CellSettings, CellSpec, Outcome, run_cell
 from syncguard.checks import CHECKS
+from syncguard.profiles import PROFILES
 from tests.campaign.conftest import Plant
 from tests.campaign.planted import IDLE, MUTE, SECOND, STALE, TAME
 
@@ -134,3 +135,15 @@ def test_every_check_runs_by_default_references_included(plant: Plant) -> None:
     assert {name for name, check in CHECKS.items() if check.reference} <= set(found.reached)
     assert len(found.reached) > len(CHECKS) / 2
     assert found.outcome is Outcome.SURVIVED
+
+
+def test_in_production_a_bit_of_an_opaque_copy_is_found_within_the_rotation() -> None:
+    """No bytes can be compared, and rounding hides the bit in any sum: its turn must come."""
+    spec = CellSpec("packed-element-bit", "lm_head.packed", "load", "stub", 0)
+    checks = PROFILES["production"].checks or ()
+    found = run_cell(spec, CellSettings(checks, 60, ("--profile", "production"), "production"))
+    assert found.claimed_by == ("block-probe",)
+    assert found.detected_by == ("block-probe",)
+    assert found.outcome is Outcome.DETECTED
+    assert 1 < (found.syncs_to_detect or 0) <= found.within == 64
+    assert found.replay.endswith("--profile production")

@@ -11,9 +11,14 @@ def verdict(check: str, status: Status = Status.FAIL, reason: Reason | None = No
     return Verdict("C3", check, status, f"what {check} says", reason)
 
 
+def a_trail(name: str, checks: tuple[str, ...] = CHECKS) -> Trail:
+    fault = FAULTS[name]
+    return Trail(fault.breaks, fault.claimed_by, checks)
+
+
 def test_nothing_counts_before_the_first_firing(plant: Plant) -> None:
     plant(STALE)
-    trail = Trail(FAULTS[STALE], CHECKS)
+    trail = a_trail(STALE)
     trail.note(0, [verdict("exact-probe")])
     assert (trail.detected_by, dict(trail.reached), trail.settled) == ((), {}, False)
     trail.note(1, [verdict("exact-probe")])
@@ -22,7 +27,7 @@ def test_nothing_counts_before_the_first_firing(plant: Plant) -> None:
 
 def test_it_is_settled_when_all_claims_were_reached(plant: Plant) -> None:
     plant(STALE)
-    trail = Trail(FAULTS[STALE], CHECKS)
+    trail = a_trail(STALE)
     trail.note(1, [verdict("exact-probe")])
     assert not trail.settled
     trail.note(1, [verdict("re-derivation", Status.NOT_RUN, Reason.NOT_APPLICABLE)])
@@ -34,14 +39,14 @@ def test_it_is_settled_when_all_claims_were_reached(plant: Plant) -> None:
 
 def test_claims_of_checks_that_do_not_run_are_not_waited_for(plant: Plant) -> None:
     plant(STALE)
-    trail = Trail(FAULTS[STALE], ("exact-probe",))
+    trail = a_trail(STALE, ("exact-probe",))
     trail.note(1, [verdict("exact-probe")])
     assert trail.settled
 
 
 def test_the_first_words_of_a_check_are_kept(plant: Plant) -> None:
     plant(STALE)
-    trail = Trail(FAULTS[STALE], CHECKS)
+    trail = a_trail(STALE)
     trail.note(1, [verdict("published-random-probe")])
     trail.note(2, [verdict("published-random-probe"), verdict("exact-probe")])
     assert trail.seen_at == {"published-random-probe": 1, "exact-probe": 2}
@@ -53,7 +58,7 @@ def test_silence_is_no_detection_of_another_fault(plant: Plant) -> None:
     plant(STALE, MUTE)
     silent = verdict("exact-probe", Status.NOT_RUN, Reason.TIMEOUT)
     for name, detected in ((STALE, ()), (MUTE, ("observability",))):
-        trail = Trail(FAULTS[name], CHECKS)
+        trail = a_trail(name)
         trail.note(1, [silent])
         assert trail.detected_by == detected
         assert trail.not_run == {"exact-probe": "timeout: what exact-probe says"}
@@ -61,6 +66,6 @@ def test_silence_is_no_detection_of_another_fault(plant: Plant) -> None:
 
 def test_a_silent_reference_is_no_detection(plant: Plant) -> None:
     plant(MUTE)
-    trail = Trail(FAULTS[MUTE], CHECKS)
+    trail = a_trail(MUTE)
     trail.note(1, [verdict("published-random-probe", Status.NOT_RUN, Reason.ERROR)])
     assert trail.detected_by == ()

@@ -4,7 +4,7 @@ Their policy is a lookup: the logits of the next token are the head times the em
 one, both sides on the learner's dequantized grid, so a healthy engine agrees to the last bit.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from syncguard.observations import (
     LearnerLayer,
     Loaded,
     ProbeOutput,
+    ProbeTurn,
     Rederivation,
     StepReport,
     StoredTensor,
@@ -27,7 +28,7 @@ from syncguard.observations import (
     Unreadable,
     WeightPrint,
 )
-from syncguard.probes import block_rows, random_rows
+from syncguard.probes import random_rows, turn_rows
 from syncguard.report import Report
 from syncguard.verdict import Verdict
 from tests.checks.factories import Tensors, grid_of, printed, served, values_of
@@ -203,10 +204,12 @@ class FakeEngine(Calls):
             if KINDS[name] != "embedding"
         ]
 
-    def probe_blocks(self, modules: Collection[str], seed: int) -> Sequence[ProbeOutput]:
+    def probe_blocks(self, turns: Mapping[str, ProbeTurn]) -> Sequence[ProbeOutput]:
         self.note("probe_blocks")
-        rows = block_rows(32, seed, torch.bfloat16)
-        return [self._answer(f"{module}.weight", rows) for module in modules]
+        return [
+            self._answer(f"{module}.weight", turn_rows(turn, 32, torch.bfloat16))
+            for module, turn in turns.items()
+        ]
 
     def rederive(self) -> Sequence[Rederivation]:
         self.note("rederive")

@@ -11,7 +11,7 @@ from syncguard.observations import BlockProbe, Rotation
 from syncguard.verdict import Coverage, Reason, Status
 from tests.checks.factories import a_model, is_complete, parts_of
 
-ROTATION = Rotation(("q",), ("q.weight", "k.weight", "lm_head.weight"), 3, 2, 3)
+ROTATION = Rotation({"q": 0}, ("q.weight", "k.weight", "lm_head.weight"), 3, 2, 3)
 PRINTS = a_model().learner_prints()
 
 
@@ -32,7 +32,7 @@ def test_right_sums_pass_for_the_layers_whose_turn_it_is() -> None:
     judgement = judged(probe())
     assert judgement.status is Status.PASS
     lately = "2 of 3 layers in the last 3 syncs"
-    assert judgement.message == f"1 layer serves the learner's block sums to the bit; {lately}"
+    assert judgement.message == f"1 layer serves the learner's blocks to the bit; {lately}"
     assert judgement.evidence == (("covered lately", lately),)
     total = nbytes(*ROTATION.names)
     assert judgement.coverage == Coverage(1, 3, nbytes("q.weight"), total)
@@ -44,11 +44,11 @@ def test_a_wrong_sum_is_named() -> None:
     judgement = judged(probe("k.weight"), probe(wrong=5))
     assert (judgement.status, judgement.subject) == (Status.FAIL, "q.weight")
     assert (judgement.measured, judgement.bound) == (5, 0)
-    assert judgement.evidence[1:] == (("q", "5 sums"),)
+    assert judgement.evidence[1:] == (("q", "5 answers"),)
     told = parts_of(judgement)
-    assert told["what"] == "1 kernel gives other sums than the learner's weights"
+    assert told["what"] == "1 kernel computes with other blocks than the learner's"
     assert told["where"] == "q.weight"
-    assert told["got"] == "q: 5 of 64 sums differ, the first in row 3, block 1"
+    assert told["got"] == "q: 5 of 64 answers differ, the first in row 3, block 1"
     assert is_complete(judgement)
 
 
@@ -56,7 +56,7 @@ def test_all_wrong_kernels_are_named() -> None:
     fused = probe(wrong=1, module="qkv", parts=("q.weight", "k.weight"))
     judgement = judged(fused, probe("lm_head.weight", 2))
     assert judgement.measured == 3
-    assert parts_of(judgement)["what"].startswith("2 kernels give ")
+    assert parts_of(judgement)["what"].startswith("2 kernels compute ")
     assert parts_of(judgement)["where"] == "q.weight, k.weight, lm_head.weight"
 
 

@@ -35,7 +35,7 @@ ALONE = {
 
 STAYS = {
     "alias-graph": "needs no forward to be observed",
-    "block-probe": "it is\nthe form of it for production",
+    "block-probe": "the form of it for production",
     "cold-warm": "no reference but the engine itself",
     "exported-weights": "stays for that",
     "finite": "needs no learner",

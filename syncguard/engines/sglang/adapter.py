@@ -4,7 +4,7 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from syncguard.observations import (
     EngineLayer,
     GraphReads,
     ProbeOutput,
+    ProbeTurn,
     QuantizedCanary,
     Rederivation,
     StoredTensor,
@@ -198,9 +199,9 @@ class SglangEngine:
         """See `syncguard.protocols.Engine`."""
         return self._reader().probe_random(rows, seed)
 
-    def probe_blocks(self, modules: Collection[str], seed: int) -> Sequence[ProbeOutput]:
+    def probe_blocks(self, turns: Mapping[str, ProbeTurn]) -> Sequence[ProbeOutput]:
         """See `syncguard.protocols.Engine`."""
-        return self._reader().probe_blocks(modules, seed)
+        return self._reader().probe_blocks(turns)
 
     def rederive(self) -> Sequence[Rederivation]:
         """See `syncguard.protocols.Engine`."""

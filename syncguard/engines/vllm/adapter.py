@@ -5,7 +5,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -22,6 +22,7 @@ from syncguard.observations import (
     EngineLayer,
     GraphReads,
     ProbeOutput,
+    ProbeTurn,
     QuantizedCanary,
     Rederivation,
     StoredTensor,
@@ -217,9 +218,9 @@ class VllmEngine:
         """See `syncguard.protocols.Engine`."""
         return self._reader().probe_random(rows, seed)
 
-    def probe_blocks(self, modules: Collection[str], seed: int) -> Sequence[ProbeOutput]:
+    def probe_blocks(self, turns: Mapping[str, ProbeTurn]) -> Sequence[ProbeOutput]:
         """See `syncguard.protocols.Engine`."""
-        return self._reader().probe_blocks(modules, seed)
+        return self._reader().probe_blocks(turns)
 
     def rederive(self) -> Sequence[Rederivation]:
         """See `syncguard.protocols.Engine`."""
