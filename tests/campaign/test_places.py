@@ -1,6 +1,7 @@
 import pytest
 
-from syncguard.campaign.places import live_model, make_place, refusal
+from syncguard.campaign.live import live_model
+from syncguard.campaign.places import make_place, refusal
 from syncguard.errors import Unsupported
 
 
