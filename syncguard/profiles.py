@@ -75,7 +75,6 @@ PRODUCTION: Final = Profile(
         "destinations",
         "ranks",
         "exclusive-sync",
-        "cache-coherence",
         "placement",
         "served-version",
     ),

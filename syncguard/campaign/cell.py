@@ -19,7 +19,7 @@ class CellSpec:
         fault: Name of the fault.
         site: Where it is armed.
         stage: One of `STAGES`.
-        engine: ``stub`` or ``vllm``.
+        engine: One of `syncguard.campaign.places.ENGINES`.
         seed: Of weights, buckets, prompts and probes.
     """
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from syncguard.campaign.flow import FLOWS, Syncs
+from syncguard.campaign.live import LIVE
 from syncguard.campaign.places import Place, make_place, seeded
 from syncguard.checks import CHECKS
 from syncguard.errors import UsageError
@@ -41,7 +42,6 @@ _SWITCHES: Final = (
     "bias", "correction_bias", "expert_parallel", "graph", "kv_scales", "shared_expert", "sinks",
     "tied",
 )  # fmt: skip
-_LIVE: Final[Sequence[Mapping[str, Any]]] = ({}, {"wire": "mxfp8"}, {"quantization": "none"})
 _SPREADS: Final = (0.0, 0.0, 1e-3, 1e-2, 0.1, 0.5)
 """Standard deviations of noise on the weights, in those of the weight itself."""
 
@@ -153,8 +153,8 @@ def run_healthy(
     references: dict[str, None] = {}
     topology = error = ""
     try:
-        stub = spec.engine == "stub"
-        fields = asdict(random_topology(rng)) if stub else rng.choice(_LIVE)
+        live = LIVE.get(spec.engine)
+        fields = rng.choice(live.healthy) if live else asdict(random_topology(rng))
         place = make_place(spec.engine, fields, spec.seed)
         topology = place.topology
         with contextlib.closing(place.world.engine), _shuffled(place, rng):

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from syncguard.campaign.cell import STAGES
+from syncguard.campaign.live import LIVE
 from syncguard.campaign.places import ENGINES
 from syncguard.errors import UsageError
 from syncguard.profiles import PROFILES
 
 __all__ = ["CampaignOptions"]
 
-_TIMEOUTS: Final = {"stub": 60.0, "vllm": 240.0}
-_CHECK_TIMEOUTS: Final = {"stub": 5.0, "vllm": 60.0}
-"""For sound checks on a busy machine; a fault that makes one hang costs so much a cell."""
+_STUB_TIMEOUTS_S: Final = (60.0, 5.0)
+"""Of a cell and of a check, see `syncguard.campaign.live.LiveEngine`."""
 _MOST_LIVE: Final = 2
 """Live engines at a time: each takes most of a gigabyte."""
 
@@ -74,17 +74,21 @@ class CampaignOptions:
     def processes(self) -> int:
         """Processes at a time."""
         cores = len(os.sched_getaffinity(0))
-        return self.workers or (cores if self.engine == "stub" else min(cores, _MOST_LIVE))
+        return self.workers or (min(cores, _MOST_LIVE) if self.engine in LIVE else cores)
 
     @property
     def cell_timeout_s(self) -> float:
         """Limit for a cell, in seconds."""
-        return self.timeout_s or _TIMEOUTS[self.engine]
+        return self.timeout_s or self._timeouts_s[0]
 
     @property
     def check_timeout_s(self) -> float:
         """Limit for a check within a cell, in seconds."""
-        return _CHECK_TIMEOUTS[self.engine]
+        return self._timeouts_s[1]
+
+    @property
+    def _timeouts_s(self) -> tuple[float, float]:
+        return LIVE[self.engine].timeouts_s if self.engine in LIVE else _STUB_TIMEOUTS_S
 
     @property
     def replayed(self) -> tuple[str, ...]:

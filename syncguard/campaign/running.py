@@ -9,6 +9,7 @@ from typing import Final
 
 from syncguard.campaign.cell import Cell, CellSpec
 from syncguard.campaign.flow import FLOWS, Syncs
+from syncguard.campaign.live import why_equivalent
 from syncguard.campaign.places import make_place, seeded
 from syncguard.campaign.trail import Trail
 from syncguard.checks import CHECKS
@@ -79,7 +80,7 @@ def run_cell(spec: CellSpec, settings: CellSettings | None = None) -> Cell:
         evidence=dict(trail.evidence),
         reached=tuple(trail.reached),
         not_run=dict(trail.not_run),
-        equivalent=fault.equivalent,
+        equivalent=why_equivalent(spec.engine, fault),
         error=error,
         replay=replay(spec, settings.options),
         cost_s=time.perf_counter() - started,

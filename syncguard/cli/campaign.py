@@ -18,7 +18,7 @@ _GLOB = "NAME|GLOB"
 
 def campaign(
     engine: Annotated[
-        str, typer.Option(metavar="stub|vllm", help="Where the faults are armed.")
+        str, typer.Option(metavar="stub|sglang|vllm", help="Where the faults are armed.")
     ] = "stub",
     profile: Annotated[
         str, typer.Option(metavar="smoke|production", help="Which checks run, and how deep.")

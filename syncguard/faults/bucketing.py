@@ -9,10 +9,13 @@ from syncguard.faults.registry import fault
 from syncguard.faults.tools import Item, sent
 from syncguard.faults.world import World
 from syncguard.observations import Loaded
+from syncguard.seams import Seam
 
 __all__ = ["completed_only_at_the_end", "halves_kept_for_one_call", "session_per_bucket"]
 
 _UNWRITTEN: Final = "weight-bytes weight-values"
+_STARTS: Final = ("start_weight_update", "begin")
+"""What opens a session of a live engine."""
 
 
 def folded_per_bucket(world: World, site: str, *, opens_again: bool) -> Iterator[None]:
@@ -20,14 +23,14 @@ def folded_per_bucket(world: World, site: str, *, opens_again: bool) -> Iterator
 
     The fault sends weight by weight, which is healthy by itself: so each fused layer is split.
     """
-    transfer = world.seam("flush", "engine").owner
+    flush = world.seam("flush", "engine")
 
     def wrapper(original: Callable[..., None]) -> Callable[..., None]:
         def send(bucket: Iterable[Item]) -> None:
             for item in bucket:
                 original([item])
                 world.fire()
-                _complete(transfer, opens_again=opens_again)
+                _complete(flush, opens_again=opens_again)
 
         return send
 
@@ -35,14 +38,13 @@ def folded_per_bucket(world: World, site: str, *, opens_again: bool) -> Iterator
         yield
 
 
-def _complete(transfer: Any, *, opens_again: bool) -> None:
+def _complete(seam: Seam, *, opens_again: bool) -> None:
     """Let an engine complete what it has; a live one must then begin anew to take more."""
-    flush = getattr(transfer, "flush", None) or transfer.finish_weight_update
+    transfer = seam.owner
     with torch.no_grad():
-        flush()
-        starts = getattr(transfer, "start_weight_update", None)
-        if starts is not None:
-            starts()
+        getattr(transfer, seam.attribute)()
+        if not hasattr(transfer, "receivers"):
+            next(getattr(transfer, name) for name in _STARTS if hasattr(transfer, name))()
         elif opens_again:
             for receiver in transfer.receivers:
                 receiver.open()

@@ -39,7 +39,7 @@ def _held_back(world: World, site: str) -> Iterator[None]:
 
 def _installed(install: Any, layer: Any, name: str) -> torch.Tensor | None:
     """What a kernel holds under a name: where its own look-up finds it, else on the layer."""
-    find = getattr(install.__self__, "_find", None)
+    find = getattr(getattr(install, "__self__", None), "_find", None)
     held: torch.Tensor | None = find(layer, name) if find else getattr(layer, name, None)
     return held
 
@@ -50,7 +50,7 @@ _STALE: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
             "what": "A swizzled copy of the scales, made at load, is never rebuilt.",
             "shows": "Fresh elements meet old scales: garbage from the first step, KL 7. Rebuild "
             "the copy in place after each sync.",
-            "sites": lambda site: site.endswith("scale_swizzled"),
+            "sites": lambda site: site.endswith("_swizzled"),
             "met": "F3 W14",
             "links": ("https://github.com/verl-project/verl/pull/7519",),
             "claimed_by": _READABLE,
@@ -217,7 +217,7 @@ _WITHIN: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
         "derived-scale-byte": {
             "change": lambda fresh: fresh.view(-1)[0].add_(1),
             "what": "One byte of the kernel's own copy of the scales is one too high.",
-            "sites": lambda site: site.endswith("scale_swizzled"),
+            "sites": lambda site: site.endswith("_swizzled"),
             "claimed_by": _READABLE,
         },
         "packed-element-bit": {

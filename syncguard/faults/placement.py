@@ -36,7 +36,8 @@ def kernel_chosen_again(world: World, site: str) -> Iterator[None]:
     def wrapper(original: Callable[[Any], None]) -> Callable[[Any], None]:
         def choose_again(layer: Any) -> None:
             original(layer)
-            kernel = layer.quant_method.kernel
+            # Where a method has no kernel object, it is the kernel itself.
+            kernel = getattr(layer.quant_method, "kernel", layer.quant_method)
             if id(kernel) not in changed:
                 changed[id(kernel)] = kernel, type(kernel)
                 kernel.__class__ = type("OtherKernel", (type(kernel),), {})

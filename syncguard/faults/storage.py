@@ -12,6 +12,7 @@ from syncguard.faults.world import World
 __all__ = ["constants_made_again", "parameters_rebound", "workspace_made_again"]
 
 _MOVED: Final = "storage-identity"
+_SCALES: Final = ("_scale", "_scale_inv")
 _EXPERTS: Final = {"layers": 1, "experts": 4}
 
 
@@ -44,11 +45,14 @@ _REBOUND: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
 def _derived_rebound(world: World, site: str) -> Iterator[None]:
     def wrapper(original: Callable[..., None]) -> Callable[..., None]:
         def bind(layer: Any, name: str, fresh: torch.Tensor) -> None:
-            world.fire(hasattr(layer, name))
-            if hasattr(layer, name):
-                setattr(layer, name, fresh)
-            else:
+            held = getattr(layer, name, None)
+            world.fire(held is not None)
+            if held is None:
                 original(layer, name, fresh)
+            elif isinstance(held, torch.nn.Parameter):
+                setattr(layer, name, torch.nn.Parameter(fresh, requires_grad=False))
+            else:
+                setattr(layer, name, fresh)
 
         return bind
 
@@ -222,7 +226,7 @@ def scales_padded_in_place(world: World, site: str) -> Iterator[None]:
     def wrapper(original: Callable[[Any], None]) -> Callable[[Any], None]:
         def pad(layer: Any) -> None:
             original(layer)
-            for name in [name for name in layer._parameters if name.endswith("_scale")]:
+            for name in [name for name in layer._parameters if name.endswith(_SCALES)]:
                 held = getattr(layer, name).data
                 flat = torch.zeros(-(-held.numel() // 512) * 512 + 512, dtype=held.dtype)
                 flat[: held.numel()] = held.reshape(-1)

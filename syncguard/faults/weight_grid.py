@@ -53,6 +53,11 @@ def _leftover(tensor: torch.Tensor) -> torch.Tensor:
     return noise.to(tensor.dtype)
 
 
+def _may_lose_bits(name: str, tensor: torch.Tensor) -> bool:
+    del name
+    return tensor.ndim > 1 and tensor.dtype in (torch.bfloat16, torch.float32)
+
+
 def _is_square(name: str, tensor: torch.Tensor) -> bool:
     return tensor.ndim > 1 and tensor.shape[0] == tensor.shape[1]
 
@@ -88,7 +93,7 @@ _CHANGED: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
         },
         "rounded-to-fp8": {
             "change": _as_fp8,
-            "at": matrices,
+            "at": sent(_may_lose_bits),
             "what": "A weight passes a cast to E4M3 without a scale on its way.",
         },
         "router-bias-rounded": {

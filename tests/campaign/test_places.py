@@ -1,7 +1,9 @@
 import pytest
 
-from syncguard.campaign.places import live_model, make_place, refusal
+from syncguard.campaign.live import LIVE, live_model, why_equivalent
+from syncguard.campaign.places import make_place, refusal
 from syncguard.errors import Unsupported
+from syncguard.faults import FAULTS
 
 
 @pytest.mark.parametrize(
@@ -19,6 +21,27 @@ from syncguard.errors import Unsupported
 def test_a_live_engine_is_what_it_is(topology: dict[str, object], why: str) -> None:
     assert refusal("vllm", topology) == why
     assert refusal("stub", topology) == ""
+
+
+def test_the_wire_is_the_engines_where_a_fault_leaves_it_open() -> None:
+    sglang, vllm = LIVE["sglang"], LIVE["vllm"]
+    assert sglang.mode({}) == ("mxfp8", "mxfp8", "mxfp8")
+    assert sglang.mode({"quantization": "none"}) == ("none", "bf16", "none")
+    assert vllm.mode({}) == ("mxfp8", "bf16", "mxfp8")
+    assert vllm.mode({"wire": "mxfp8"}) == ("mxfp8", "mxfp8", "modelopt-mxfp8")
+    assert sglang.refusal({"wire": "bf16"}) == "needs wire='bf16', which the live engine is not"
+
+
+def test_equivalence_may_depend_on_the_engine() -> None:
+    name = "session-per-bucket"
+    assert "only the last one matters" in why_equivalent("sglang", FAULTS[name])
+    assert why_equivalent("vllm", FAULTS[name]) == why_equivalent("stub", FAULTS[name]) == ""
+    assert all(set(each.equivalent) <= FAULTS.keys() for each in LIVE.values())
+
+
+def test_healthy_runs_ask_only_for_what_an_engine_can_be() -> None:
+    for each in LIVE.values():
+        assert [each.refusal(topology) for topology in each.healthy] == [""] * len(each.healthy)
 
 
 def test_it_is_not_started_in_vain() -> None:

@@ -75,7 +75,7 @@ def test_unknown_names_are_met_with_near_ones(options: dict[str, object], text: 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"engine": "sglang"}, "--engine 'sglang' is not one of stub, vllm"),
+        ({"engine": "tgi"}, "--engine 'tgi' is not one of stub, sglang, vllm"),
         ({"stages": ("early",)}, "--stages 'early' is not one of load, late"),
         ({"seeds": 0}, "seeds must be at least 1, got 0"),
         ({"no_faults": True}, "--no-faults without --healthy"),

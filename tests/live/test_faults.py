@@ -7,13 +7,10 @@ campaigns, which fork a process for each.
 
 import pytest
 
-from syncguard.checks import CHECKS
 from syncguard.faults import FAULTS, World
-from syncguard.guard import Guard
-from syncguard.reporting import Broadcast
-from syncguard.runner import OBSERVABILITY
-from syncguard.verdict import Status, Verdict
-from tests.live.conftest import Pair, make_pair
+from tests.arming import armed, world_of
+from tests.live.conftest import clear_cache, make_pair
+from tests.pairs import Pair
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("faults")]
 
@@ -77,14 +74,6 @@ ALIKE = (
 )
 """Further ones, by mechanisms of which `LIVE` holds an example."""
 
-_CHECKS = [check for check in CHECKS.values() if not check.reference]
-_SMOKE = (
-    (False, {"poison": 0xA5}),
-    (True, {"poison": 0x5A}),
-    (False, {"same_weights": True}),
-)
-"""Syncs: whether an optimizer step comes before, and the options."""
-
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
@@ -94,39 +83,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 @pytest.fixture
 def world(pair: Pair) -> World:
     """Both sides, found healthy after what came before."""
-    pair.clear_cache()
-    assert pair.judge(poison=0xA5) == {}
-    return World(lambda: pair.learner, lambda: pair.engine)
-
-
-def _guard(pair: Pair) -> Guard:
-    """A guard that begins anew: each fault meets a first sync."""
-    vocabulary = pair.learner.checkpoint.config["vocab_size"]
-    return Guard(pair.learner, pair.engine, Broadcast([]), checks=_CHECKS, vocabulary=vocabulary)
-
-
-def _seen_by(verdicts: list[Verdict]) -> set[str]:
-    counted = [verdict for verdict in verdicts if verdict.counts]
-    silent = any(verdict.status is Status.NOT_RUN for verdict in counted)
-    failed = {verdict.check for verdict in counted if verdict.status is Status.FAIL}
-    return failed | ({OBSERVABILITY} if silent else set())
+    clear_cache(pair)
+    return world_of(pair)
 
 
 @pytest.mark.parametrize(
     "name", [*LIVE, *(pytest.param(name, marks=pytest.mark.slow) for name in ALIKE)]
 )
-def test_found_on_a_live_engine(name: str, world: World, pair: Pair) -> None:
-    fault = FAULTS[name]
-    site = fault.sites_in(world)[0]
-    guard = _guard(pair)
-    verdicts: list[Verdict] = []
-    with fault.armed(world, site):
-        for steps, options in _SMOKE:
-            if steps:
-                world.learner.step(1e-6)
-            _, verdicts = guard.sync(bucket_bytes=200_000, **options)
-            if world.fired:
-                break
-        fired = world.fired
+def test_found_on_a_live_engine(name: str, world: World) -> None:
+    fired, seen = armed(name, world)
     assert fired
-    assert set(fault.claimed_by) <= _seen_by(verdicts)
+    assert set(FAULTS[name].claimed_by) <= seen

@@ -6,7 +6,8 @@ import pytest
 
 from syncguard.checks import CHECKS
 from syncguard.verdict import Status
-from tests.live.conftest import Pair, make_pair
+from tests.live.conftest import make_pair
+from tests.pairs import Pair
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("modelopt")]
 

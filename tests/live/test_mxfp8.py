@@ -9,7 +9,7 @@ import torch
 
 from syncguard.observations import Unreadable
 from syncguard.verdict import Reason, Status
-from tests.live.conftest import Pair
+from tests.pairs import Pair
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("mxfp8")]
 

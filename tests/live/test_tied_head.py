@@ -4,7 +4,7 @@ import pytest
 
 from syncguard.observations import Unreadable
 from syncguard.verdict import Status
-from tests.live.conftest import Pair
+from tests.pairs import Pair
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("tied")]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live_sglang.pairs import Pair, make_pair
+from tests.pairs import Pair, make_pair
 
 
 @pytest.fixture(scope="session")
@@ -18,13 +18,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def _mxfp8(models: Path) -> Pair:
-    return make_pair("tiny-qwen3", models, "mxfp8")
+    return make_pair("sglang", "tiny-qwen3", models, "mxfp8")
 
 
 @pytest.fixture(scope="session")
 def tied(models: Path) -> Pair:
     """A bf16 engine with a tied head."""
-    return make_pair("tiny-qwen3-tied", models, "none")
+    return make_pair("sglang", "tiny-qwen3-tied", models, "none")
 
 
 @pytest.fixture

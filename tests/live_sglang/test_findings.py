@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from syncguard.verdict import Status
-from tests.live_sglang.pairs import make_pair
+from tests.pairs import make_pair
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("sglang")]
 
 
 def test_llama_drops_block_scales(models: Path) -> None:
     """Its loader renames ``weight_scale_inv`` to a name that no parameter has."""
-    pair = make_pair(str(_tiny_llama(models)), models, "mxfp8")
+    pair = make_pair("sglang", str(_tiny_llama(models)), models, "mxfp8")
     verdicts = pair.sync(poison=0xA5)
     assert verdicts["session"].status is Status.PASS
     fates = dict(verdicts["ledger"].evidence)
@@ -26,7 +26,7 @@ def test_llama_drops_block_scales(models: Path) -> None:
 
 def test_weights_quantized_by_sglang_cannot_be_updated(models: Path) -> None:
     """A bf16 update is cast into the E4M3 parameter, and the quantizer then refuses E4M3."""
-    pair = make_pair("tiny-qwen3", models, "mxfp8-online")
+    pair = make_pair("sglang", "tiny-qwen3", models, "mxfp8-online")
     verdicts = pair.sync()
     assert verdicts["session"].status is Status.FAIL
     assert "got torch.float8_e4m3fn" in verdicts["session"].message
@@ -36,7 +36,7 @@ def test_weights_quantized_by_sglang_cannot_be_updated(models: Path) -> None:
 
 def test_a_refused_load_from_disk_rolls_back_to_the_new_weights(models: Path) -> None:
     """It names the original weights, and loads the folder again that it was told to load."""
-    pair = make_pair("tiny-qwen3", models, "none", path="disk")
+    pair = make_pair("sglang", "tiny-qwen3", models, "none", path="disk")
     assert pair.judge() == {}
     pair.learner.perturb(1, scale=0.5)
     calls = []

@@ -6,7 +6,7 @@ import pytest
 
 from syncguard.observations import Unreadable
 from syncguard.verdict import Reason, Status
-from tests.live_sglang.pairs import Pair
+from tests.pairs import Pair
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("sglang")]
 
@@ -82,12 +82,12 @@ def test_a_tied_head_is_served_after_a_sync(tied: Pair) -> None:
 
 
 def test_a_synchronized_engine_equals_one_that_loaded_the_weights(models: Any, tied: Pair) -> None:
-    from tests.live_sglang.pairs import make_pair
+    from tests.pairs import make_pair
 
     def start_cold() -> Any:
-        return make_pair("tiny-qwen3-tied", models, "none", load_format="auto").engine
+        return make_pair("sglang", "tiny-qwen3-tied", models, "none", load_format="auto").engine
 
-    fresh = make_pair("tiny-qwen3-tied", models, "none")
+    fresh = make_pair("sglang", "tiny-qwen3-tied", models, "none")
     verdict = fresh.sync(start_cold=start_cold)["cold-warm"]
     assert verdict.status is Status.PASS, verdict.message
     assert verdict.coverage.layers_checked > 20

@@ -1,5 +1,6 @@
 """Starts SGLang's model runner in this process, on a CPU."""
 
+import importlib
 import json
 import logging
 import os
@@ -14,7 +15,7 @@ from syncguard.engines.sglang.fakes import importing
 from syncguard.engines.starting import quiet_collector
 from syncguard.errors import UsageError
 
-__all__ = ["CUSTOM_LOADER", "QUANTIZATIONS", "start_runner"]
+__all__ = ["CUSTOM_LOADER", "QUANTIZATIONS", "import_engine", "start_runner"]
 
 CUSTOM_LOADER: Final = "syncguard.engines.sglang.loading.load"
 """The custom weight loader that SGLang is told of."""
@@ -42,6 +43,20 @@ _TOKENS: Final = 256
 _REQUESTS: Final = 16
 
 
+def import_engine() -> None:
+    """Import SGLang, for a CPU: what it reads of the environment, it reads only then.
+
+    Raises:
+        ImportError: It cannot be imported.
+    """
+    os.environ.update(_ENVIRONMENT)
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    logging.getLogger("sglang").setLevel(logging.ERROR)  # it warns of each model it cannot import
+    with quiet(), quiet_collector(), importing():
+        importlib.import_module("sglang.benchmark.one_batch")
+
+
 def start_runner(
     checkpoint: Path, quantization: str, exclude: Sequence[str], load_format: str, seed: int
 ) -> Any:
@@ -57,21 +72,19 @@ def start_runner(
     Raises:
         UsageError: SGLang cannot be imported.
     """
-    os.environ.update(_ENVIRONMENT)
-    for name, value in _DEFAULTS.items():
-        os.environ.setdefault(name, value)
-    logging.getLogger("sglang").setLevel(logging.ERROR)  # it warns of each model it cannot import
+    try:
+        import_engine()
+    except ImportError as error:
+        raise UsageError(
+            "SGLang cannot be imported\n"
+            f"  got: {error}\n"
+            "  what to do: on a CPU install it from the lock file, without dependency "
+            "resolution (see the README)"
+        ) from error
     with quiet(), quiet_collector(), importing():
-        try:
-            from sglang.benchmark import one_batch
-            from sglang.srt.server_args import PortArgs, ServerArgs
-        except ImportError as error:
-            raise UsageError(
-                "SGLang cannot be imported\n"
-                f"  got: {error}\n"
-                "  what to do: on a CPU install it from the lock file, without dependency "
-                "resolution (see the README)"
-            ) from error
+        from sglang.benchmark import one_batch
+        from sglang.srt.server_args import PortArgs, ServerArgs
+
         from syncguard.engines.sglang import compat, standins
 
         told = dict(QUANTIZATIONS[quantization])

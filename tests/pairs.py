@@ -1,5 +1,6 @@
-"""A live SGLang engine, its learner, and the guard around their syncs."""
+"""A live engine, its learner, and the guard around their syncs."""
 
+import importlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,12 @@ from syncguard.report import Report
 from syncguard.seams import Seam
 from syncguard.verdict import Status, Verdict
 
+__all__ = ["BUCKET_BYTES", "Pair", "make_pair"]
+
 BUCKET_BYTES = 200_000
+"""A few buckets a sync."""
+
+_CLASSES = {"sglang": "SglangEngine", "vllm": "VllmEngine"}
 
 
 @dataclass
@@ -60,13 +66,14 @@ class Pair:
         }
 
 
-def make_pair(model: str, folder: Path, quantization: str, **options: Any) -> Pair:
-    from syncguard.engines.sglang import SglangEngine
+def make_pair(engine: str, model: str, folder: Path, quantization: str, **options: Any) -> Pair:
+    """Start an engine on other weights than those of its learner."""
     from syncguard.learners import TransformersLearner
 
+    adapter = getattr(importlib.import_module(f"syncguard.engines.{engine}"), _CLASSES[engine])
     checkpoint = resolve_model(model, folder)
-    engine = SglangEngine(checkpoint.path, quantization, **options)
+    started = adapter(checkpoint.path, quantization, **options)
     lowered = "none" if quantization == "none" else "mxfp8"
-    learner = TransformersLearner(checkpoint.path, quantization=lowered, wire=engine.wire)
-    guard = Guard(learner, engine, Heard(), vocabulary=checkpoint.config["vocab_size"])
-    return Pair(learner, engine, guard)
+    learner = TransformersLearner(checkpoint.path, quantization=lowered, wire=started.wire)
+    guard = Guard(learner, started, Heard(), vocabulary=checkpoint.config["vocab_size"])
+    return Pair(learner, started, guard)
