@@ -10,7 +10,7 @@ import torch
 
 from syncguard.fingerprint import value_print
 from syncguard.grids import dequantize, quantize
-from syncguard.probes import block_rows, exact_prints, identity_rows, random_rows
+from syncguard.probes import block_rows, exact_prints, identity_rows, narrowed, random_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,3 +105,25 @@ def test_block_rows_hold_signs_in_one_block_each() -> None:
     assert not torch.equal(rows, block_rows(96, seed=2, dtype=torch.bfloat16))
     elements, scales = quantize(rows)
     assert torch.equal(dequantize(elements, scales), rows), "the grid holds them exactly"
+
+
+def test_a_wider_serving_path_prints_the_same_values_alike() -> None:
+    """A router in float32 serves weights that the learner holds in bf16."""
+    weight = torch.randn(8, 300, generator=torch.Generator().manual_seed(5)).bfloat16()
+    prints = exact_prints(serving(weight.float()), 300, torch.float32)
+    assert (prints == value_print(weight)).all()
+    assert (prints == value_print(narrowed(weight.float()))).all()
+
+
+def test_a_value_that_only_float32_holds_is_not_rounded_away() -> None:
+    weight = torch.ones(2, 300)
+    weight[1, 299] += 2.0**-20
+    prints = exact_prints(serving(weight), 300, torch.float32)
+    assert (prints == value_print(weight)).all()
+    assert narrowed(weight) is weight
+    assert (prints != value_print(torch.ones(2, 300).bfloat16())).all()
+
+
+def test_random_rows_are_the_same_numbers_in_every_dtype() -> None:
+    one, other = (random_rows(3, 64, 7, d).float() for d in (torch.float32, torch.bfloat16))
+    assert torch.equal(one, other)
