@@ -16,7 +16,8 @@ def main() -> int:
     block = re.compile(
         rf"(<!-- {re.escape(name)}:begin .*?-->\n).*?(<!-- {name}:end -->)", re.DOTALL
     )
-    run = f"```\n{Path(source).read_text('utf-8').rstrip()}\n```\n"
+    lines = Path(source).read_text("utf-8").rstrip().splitlines()
+    run = "\n".join(["```", *(line.rstrip() for line in lines), "```", ""])
     text, found = block.subn(lambda match: match[1] + run + match[2], README.read_text("utf-8"))
     if found != 1:
         sys.stderr.write(f"README.md has {found} blocks named {name!r}, expected 1\n")

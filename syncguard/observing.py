@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from syncguard.checks.differences import Difference, differing_rows, find_row
+from syncguard.checks.hypotheses import reason_for
 from syncguard.errors import Unsupported
 from syncguard.fingerprint import fingerprint
 from syncguard.grids import dequantize, quantize
@@ -44,6 +45,8 @@ __all__ = ["OBSERVERS", "SyncContext", "View"]
 
 _SAMPLED_ROWS: Final = 8
 _ROWS_PER_FETCH: Final = 1024
+_EXPLAINED: Final = 4
+"""Weights for whose difference a reason is looked for."""
 _PROBE_ROWS: Final = 16
 _PROMPTS: Final = 8
 _PROMPT_TOKENS: Final = 8
@@ -159,7 +162,27 @@ def _differences(view: View) -> list[Difference]:
         prints = {name: int(values[row]) for name, values in theirs.rows.items()}
         origin = find_row(prints, candidates, theirs.weight)
         found[key] = replace(difference, weight=key, rows=rows, origin=origin)
+    for key, difference in _unexplained(found):
+        found[key] = replace(difference, reason=_reason(view, engine[key].weight, difference))
     return list(found.values())
+
+
+def _unexplained(found: Mapping[str, Difference]) -> list[tuple[str, Difference]]:
+    """A few that hold nothing that is known: looking for a reason reads the learner's export."""
+    matrices = [
+        (key, difference)
+        for key, difference in found.items()
+        if not difference.origin and all(t.ndim == 2 for t in difference.engine.values())
+    ]
+    return matrices[:_EXPLAINED]
+
+
+def _reason(view: View, weight: str, difference: Difference) -> str:
+    with contextlib.suppress(Exception):  # the difference is told without it
+        for name, tensor in view.learner.weights():
+            if name == weight and tensor.dtype.itemsize > 1:
+                return reason_for(tensor, difference.sampled, difference.engine)
+    return ""
 
 
 def _first_copy(

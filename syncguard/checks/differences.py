@@ -35,6 +35,8 @@ class Difference:
         engine: The engine's tensors, those rows only; empty if they cannot be fetched.
         origin: Where the learner holds what the first of the rows holds in the engine, if
             anywhere: another row, another weight, or an older version.
+        reason: What turns the learner's weight into what the engine holds, if that is known; see
+            `syncguard.checks.hypotheses`.
     """
 
     weight: str
@@ -44,6 +46,7 @@ class Difference:
     learner: Mapping[str, torch.Tensor]
     engine: Mapping[str, torch.Tensor]
     origin: str = ""
+    reason: str = ""
 
     @property
     def values_differ(self) -> bool:
@@ -137,13 +140,17 @@ def find_row(
 
 def describe(difference: Difference) -> str:
     """The kind of the difference, in a few words, most specific first."""
-    learner, engine = difference.learner, difference.engine
+    engine = difference.engine
     if difference.origin:
         return f"holds {difference.origin}"
     if not engine:
         return "these rows cannot be fetched for a closer look"
-    if poisoned := _poisoned(engine):
-        return poisoned
+    return _poisoned(engine) or _described(difference)
+
+
+def _described(difference: Difference) -> str:
+    """What two sides make of each other that hold rows of something real."""
+    learner, engine = difference.learner, difference.engine
     if learner.keys() != engine.keys():
         return f"the learner holds {'+'.join(learner)}, the engine {'+'.join(engine)}"
     if any(learner[name].shape != engine[name].shape for name in learner):
@@ -151,7 +158,10 @@ def describe(difference: Difference) -> str:
     if difference.only_zero_blocks:
         return "only the scales of all-zero blocks differ"
     if not difference.values_differ:
-        return "the same values in another encoding"
+        why = f": {difference.reason}" if difference.reason else ""
+        return f"the same values in another encoding{why}"
+    if difference.reason:
+        return difference.reason
     if "scales" in learner:
         return _describe_block(learner, engine)
     if learner["values"].dtype != engine["values"].dtype:

@@ -303,3 +303,15 @@ def test_a_row_needs_all_of_its_components() -> None:
         "bf16": printed("bf16", plain(4, 64)),
     }
     assert find_row(mixed, {"this version": now}, "q") == ""
+
+
+def test_a_known_reason_is_told_in_place_of_a_guess() -> None:
+    mine = low()
+    theirs = flipped(mine, "elements", (0, 0), 0x80)
+    assert describe(between(mine, theirs, reason="it rained")) == "it rained"
+    same = copied(mine)
+    mine["elements"].view(torch.uint8)[0, 0] = 0x00
+    same["elements"].view(torch.uint8)[0, 0] = 0x80  # zero, with a sign
+    told = describe(between(mine, same, reason="it rained"))
+    assert told == "the same values in another encoding: it rained"
+    assert describe(between(mine, theirs, origin="row 1", reason="it rained")) == "holds row 1"
