@@ -23,6 +23,7 @@ def _forget_groups() -> None:
 
     if parallel_state.model_parallel_is_initialized() and parallel_state._EP is None:
         parallel_state.destroy_model_parallel()
+        parallel_state.destroy_distributed_environment()  # its store went with its engine
 
 
 def clear_cache(pair: Pair) -> None:
