@@ -81,6 +81,33 @@ MODELS: Final[Mapping[str, TinyModel]] = {
             "qwen3",
             {**_QWEN3, "tie_word_embeddings": True},
         ),
+        TinyModel(
+            "tiny-qwen3-moe",
+            "Qwen3 with 4 experts, of which a token uses 2; the first layer is dense",
+            "qwen3_moe",
+            {
+                **_QWEN3,
+                "tie_word_embeddings": False,
+                "moe_intermediate_size": 96,
+                "num_experts": 4,
+                "num_experts_per_tok": 2,
+                "mlp_only_layers": [0],
+                "norm_topk_prob": True,
+            },
+        ),
+        TinyModel(
+            "tiny-llama",
+            "Llama, 2 layers of width 96, 512 tokens, with a head of its own",
+            "llama",
+            {
+                **_QWEN3,
+                "hidden_size": 96,
+                "intermediate_size": 160,
+                "num_attention_heads": 3,
+                "num_key_value_heads": 1,
+                "tie_word_embeddings": False,
+            },
+        ),
     )
 }
 """The checkpoints that syncguard makes itself, by name."""

@@ -9,7 +9,15 @@ import torch
 
 from syncguard.observations import EngineLayer
 
-__all__ = ["Held", "by_module", "dtype_of", "grid_of", "held_weights", "layer_table"]
+__all__ = [
+    "Held",
+    "by_module",
+    "by_product",
+    "dtype_of",
+    "grid_of",
+    "held_weights",
+    "layer_table",
+]
 
 _DTYPE_GRIDS: Final = MappingProxyType(
     {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
@@ -28,7 +36,9 @@ class Held:
         path: Its path in the model.
         parameter: Name of the parameter that holds it, ``weight`` or ``bias`` and the like.
         rows: Its rows in that parameter.
-        kind: ``linear``, ``embedding``, ``head`` or ``plain``.
+        kind: ``linear``, ``embedding``, ``head``, ``expert`` or ``plain``.
+        expert: Its place in a parameter that stacks experts, [experts, rows, columns]; else -1.
+        sealed: Why its bytes cannot be read though there are some; empty if they can.
     """
 
     weight: str
@@ -37,6 +47,13 @@ class Held:
     parameter: str
     rows: slice
     kind: str
+    expert: int = -1
+    sealed: str = ""
+
+    @property
+    def served_by(self) -> str:
+        """Path of what multiplies with it: its module, or one of the matrices of experts."""
+        return self.path if self.expert < 0 else f"{self.path}.{self.parameter}"
 
 
 def held_weights(
@@ -63,12 +80,24 @@ def held_weights(
 
 
 def by_module(held: Iterable[Held]) -> dict[str, list[Held]]:
-    """The matrices that a module serves, by its path, in the order of its output rows."""
+    """The matrices that a module serves, by its path, in the order of its output rows.
+
+    The experts of a layer are two modules here, one for each of their products.
+    """
     groups: dict[str, list[Held]] = {}
     for one in held:
-        if one.kind != "plain" and one.parameter == "weight":
-            groups.setdefault(one.path, []).append(one)
+        if one.expert >= 0 or (one.kind != "plain" and one.parameter == "weight"):
+            groups.setdefault(one.served_by, []).append(one)
     return groups
+
+
+def by_product(held: Iterable[Held]) -> list[list[Held]]:
+    """As `by_module`, but each expert's product on its own."""
+    groups: dict[tuple[str, int], list[Held]] = {}
+    for path, parts in by_module(held).items():
+        for one in parts:
+            groups.setdefault((path, one.expert), []).append(one)
+    return list(groups.values())
 
 
 def layer_table(

@@ -3,7 +3,7 @@
 An adapter tells how its engine names, serves and derives; nothing here returns a whole weight.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from syncguard.engines.held import Held, by_module, dtype_of, grid_of
+from syncguard.engines.held import Held, by_product, dtype_of, grid_of
 from syncguard.fingerprint import row_prints, value_print
 from syncguard.observations import ProbeOutput, ProbeTurn, Rederivation, Unreadable, WeightPrint
 from syncguard.probes import exact_prints, random_rows, turn_rows
@@ -20,6 +20,7 @@ __all__ = ["Reader"]
 
 _IDS_PER_CALL: Final = 4096
 
+Derive = Callable[[Any], Mapping[str, torch.Tensor]]
 Serve = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -30,24 +31,29 @@ class Reader:
     Attributes:
         held: The learner's weights in it.
         scales: What is added to a parameter's name to get that of its block scales.
-        serve: The serving path of a module that multiplies: ``[rows, K]`` to ``[rows, N]``.
+        serve: The serving path of a product: ``[rows, K]`` to ``[rows, N]``, N all output rows of
+            the module, or of the expert.
         derived: Derives a module's derived tensors again, by their names there; changes nothing.
+            Those of stacked experts are stacked too, and named after their parameter.
     """
 
     held: Sequence[Held]
     scales: str
     serve: Callable[[Held], Serve]
-    derived: Callable[[Any], Mapping[str, torch.Tensor]]
+    derived: Derive
 
     def canonical(self, held: Held) -> dict[str, torch.Tensor]:
         """The readable tensors of one weight, in checkpoint layout; empty if there are none."""
         tensor = held.module._parameters[held.parameter].data
-        if tensor.is_meta or not tensor.numel():
+        if held.sealed or tensor.is_meta or not tensor.numel():
             return {}
         scales = held.module._parameters.get(f"{held.parameter}{self.scales}")
         if scales is None or tensor.element_size() != 1:
-            return {"values": tensor[held.rows]}
-        return {"elements": tensor[held.rows], "scales": scales.data[held.rows]}
+            return {"values": _own(tensor, held)[held.rows]}
+        return {
+            "elements": _own(tensor, held)[held.rows],
+            "scales": _own(scales.data, held)[held.rows],
+        }
 
     def weight_prints(self) -> dict[str, WeightPrint | Unreadable]:
         """See `syncguard.protocols.Engine.weight_prints`."""
@@ -70,9 +76,9 @@ class Reader:
     def probe_exact(self) -> dict[str, WeightPrint | Unreadable]:
         """See `syncguard.protocols.Engine.probe_exact`."""
         prints: dict[str, WeightPrint | Unreadable] = {}
-        for parts in by_module(self.held).values():
+        for parts in by_product(self.held):
             module, kind = parts[0].module, parts[0].kind
-            dtype, features = dtype_of(module), _features(module)
+            dtype, features = dtype_of(module), _features(parts[0])
             try:
                 if kind == "embedding":
                     rows = _embedding_prints(module, dtype)
@@ -95,46 +101,43 @@ class Reader:
 
     def probe_random(self, rows: int, seed: int) -> list[ProbeOutput]:
         """See `syncguard.protocols.Engine.probe_random`."""
-        return self._probe(
-            lambda _, features, dtype: random_rows(rows, features, seed, dtype),
-            by_module(self.held),
-        )
+        return self._probe(lambda _, features, dtype: random_rows(rows, features, seed, dtype))
 
     def probe_blocks(self, turns: Mapping[str, ProbeTurn]) -> list[ProbeOutput]:
         """See `syncguard.protocols.Engine.probe_blocks`."""
-        modules = {path: parts for path, parts in by_module(self.held).items() if path in turns}
         return self._probe(
-            lambda path, features, dtype: turn_rows(turns[path], features, dtype), modules
+            lambda path, features, dtype: turn_rows(turns[path], features, dtype), turns
         )
 
     def _probe(
         self,
         rows: Callable[[str, int, torch.dtype], torch.Tensor],
-        modules: Mapping[str, Sequence[Held]],
+        modules: Collection[str] | None = None,
     ) -> list[ProbeOutput]:
         """Run serving paths on chosen rows; embeddings multiply nothing and are left out."""
         outputs = []
-        for path, parts in modules.items():
-            module = parts[0].module
-            if parts[0].kind == "embedding":
+        for parts in by_product(self.held):
+            path, dtype = parts[0].served_by, dtype_of(parts[0].module)
+            if parts[0].kind == "embedding" or (modules is not None and path not in modules):
                 continue
-            y = self.serve(parts[0])(rows(path, _features(module), dtype_of(module))).float()
+            y = self.serve(parts[0])(rows(path, _features(parts[0]), dtype)).float()
             kept = torch.cat([y[:, held.rows] for held in parts], dim=1)
             outputs.append(ProbeOutput(path, tuple(held.weight for held in parts), kept.numpy()))
         return outputs
 
     def rederive(self) -> list[Rederivation]:
         """See `syncguard.protocols.Engine.rederive`."""
-        results = []
-        for path, parts in by_module(self.held).items():
-            module = parts[0].module
-            for name, fresh in self.derived(module).items():
-                held = getattr(module, name)
-                same_shape = held.shape == fresh.shape
-                differing = int((held != fresh).sum()) if same_shape else fresh.numel()
+        results, fresh_of = [], _last(self.derived)
+        for parts in by_product(self.held):
+            first = parts[0]
+            for name, fresh, now in _derived(first, fresh_of):
+                differing = fresh.numel()
+                if now is not None and now.shape == fresh.shape:
+                    differing = int(torch.ne(now, fresh).sum())
+                expert = f"[{first.expert}]" if first.expert >= 0 else ""
                 results.append(
                     Rederivation(
-                        path=f"{path}.{name}",
+                        path=f"{first.path}.{name}{expert}",
                         parts=tuple(held.weight for held in parts),
                         differing=differing * fresh.element_size(),
                         nbytes=fresh.numel() * fresh.element_size(),
@@ -145,14 +148,15 @@ class Reader:
     def poison(self, pattern: int) -> dict[str, int]:
         """See `syncguard.protocols.Engine.poison`."""
         counts: dict[str, int] = {}
+        fresh_of = _last(self.derived)
         for held in self.held:
             tensors = list(self.canonical(held).values())
             for tensor in tensors:
                 tensor.view(torch.uint8).fill_(pattern)
             counts[held.weight] = sum(t.numel() * t.element_size() for t in tensors)
-            if held.kind != "plain":
-                for name in self.derived(held.module):
-                    getattr(held.module, name).data.view(torch.uint8).fill_(pattern)
+            for _, _, now in _derived(held, fresh_of) if held.kind != "plain" else ():
+                if now is not None:
+                    now.view(torch.uint8).fill_(pattern)
         return counts
 
     def fetch_rows(self, weight: str, rows: Sequence[int]) -> dict[str, torch.Tensor]:
@@ -164,7 +168,37 @@ class Reader:
         }
 
 
+def _derived(held: Held, fresh_of: Derive) -> list[tuple[str, torch.Tensor, torch.Tensor | None]]:
+    """Name of each tensor that is derived for a product, what it must hold, and what it is."""
+    found = []
+    for name, fresh in fresh_of(held.module).items():
+        now = getattr(held.module, name, None)
+        if held.expert < 0:
+            found.append((name, fresh, now))
+        elif name.startswith(held.parameter):
+            found.append((name, fresh[held.expert], None if now is None else now[held.expert]))
+    return found
+
+
+def _last(derive: Derive) -> Derive:
+    """The same, remembering the last module: all experts of a layer are derived at once."""
+    remembered: list[tuple[Any, Mapping[str, torch.Tensor]]] = []
+
+    def remembering(module: Any) -> Mapping[str, torch.Tensor]:
+        if not remembered or remembered[0][0] is not module:
+            remembered[:] = [(module, derive(module))]
+        return remembered[0][1]
+
+    return remembering
+
+
+def _own(tensor: torch.Tensor, held: Held) -> torch.Tensor:
+    return tensor if held.expert < 0 else tensor[held.expert]
+
+
 def _why_unreadable(held: Held) -> str:
+    if held.sealed:
+        return held.sealed
     name = f"{held.path}.{held.parameter}"
     if held.module._parameters[held.parameter].is_meta:
         return f"{name} is on the meta device: a sync that ended in an error left it without data"
@@ -179,8 +213,11 @@ def _embedding_prints(module: Any, dtype: torch.dtype) -> NDArray[np.uint64]:
     return np.concatenate(parts)
 
 
-def _features(module: Any) -> int:
+def _features(held: Held) -> int:
     """Input features of a module on this rank; a layer whose inputs are whole names only those."""
+    module = held.module
+    if held.expert >= 0:
+        return int(module._parameters[held.parameter].shape[-1])
     names = ("embedding_dim", "input_size_per_partition", "input_size")
     return int(next(getattr(module, name) for name in names if hasattr(module, name)))
 

@@ -9,6 +9,7 @@ from torch import nn
 from syncguard._libraries import import_torchao, import_transformers, quiet
 from syncguard.checkpoints import Checkpoint, require_blocks
 from syncguard.errors import UsageError
+from syncguard.learners.experts import take_apart
 from syncguard.learners.naming import low_precision_modules, ties
 
 __all__ = ["load_model", "lower_to_mxfp8"]
@@ -21,7 +22,7 @@ def load_model(checkpoint: Checkpoint) -> Any:
         checkpoint: From `syncguard.checkpoints.read_checkpoint`.
 
     Returns:
-        The transformers model, on the CPU, in evaluation mode.
+        The transformers model, on the CPU, in evaluation mode, with experts taken apart.
 
     Raises:
         UsageError: transformers cannot load it, makes another architecture of it, or the names
@@ -49,6 +50,7 @@ def load_model(checkpoint: Checkpoint) -> Any:
             f"a causal language model of class {type(model).__name__!r}. Use a checkpoint of a "
             f"causal language model"
         )
+    take_apart(model)
     _compare_names(checkpoint, model)
     return model.eval()
 
@@ -83,9 +85,9 @@ def _compare_names(checkpoint: Checkpoint, model: nn.Module) -> None:
     missing, unknown = sorted(wanted - tied - stored), sorted(stored - wanted)
     if any(".experts." in name for name in missing):
         raise UsageError(
-            f"model {checkpoint.name!r}: transformers fuses the experts of this mixture into "
-            f"tensors that the checkpoint does not have{_first(missing)}. This learner cannot "
-            f"train or send fused experts yet: use a model without experts"
+            f"model {checkpoint.name!r}: transformers holds the experts of this mixture in another "
+            f"way than the checkpoint{_first(missing)}. This learner takes apart gated experts "
+            f"without biases, named gate_proj, up_proj and down_proj: use such a model"
         )
     if missing or unknown:
         raise UsageError(

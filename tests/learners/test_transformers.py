@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from syncguard._libraries import import_torchao, import_transformers, quiet
+from syncguard._libraries import import_torchao, import_transformers
 from syncguard.errors import UsageError
 from syncguard.fingerprint import row_prints, value_print
 from syncguard.grids import dequantize, quantize
@@ -388,28 +388,6 @@ def test_checkpoint_with_a_strange_weight_is_refused(make: Make, tmp_path: Path)
     rewrite(folder, load_file(folder / "model.safetensors") | {"strange": torch.zeros(2)})
     with pytest.raises(UsageError, match=r"1 of its tensors are not in the model \(first 'strange"):
         TransformersLearner(folder)
-
-
-def test_fused_experts_are_refused(tmp_path: Path) -> None:
-    transformers = import_transformers()
-    config = transformers.Qwen3MoeConfig(
-        vocab_size=64,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        num_key_value_heads=1,
-        head_dim=32,
-        moe_intermediate_size=32,
-        num_experts=2,
-        num_experts_per_tok=1,
-        bos_token_id=0,
-        eos_token_id=1,
-    )
-    with quiet():
-        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    text = r"fuses the experts .* does not have \(first 'model.layers.0.mlp.experts.down_proj'\)"
-    with pytest.raises(UsageError, match=text):
-        TransformersLearner(tmp_path)
 
 
 def test_other_architecture_is_refused(make: Make, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from syncguard.observations import (
 )
 from syncguard.seams import Seams
 
-__all__ = ["PATHS", "QUANTIZATIONS", "VllmEngine"]
+__all__ = ["EXCLUDED", "PATHS", "QUANTIZATIONS", "VllmEngine"]
 
 PATHS: Final = ("transfer", "reload")
 """How a sync reaches vLLM: its weight-update lifecycle, or ``reload_weights``."""
@@ -40,7 +40,10 @@ PATHS: Final = ("transfer", "reload")
 QUANTIZATIONS: Final[Mapping[str, Callable[[list[str]], dict[str, Any]]]] = MappingProxyType(
     {
         "none": lambda exclude: {},
-        "mxfp8": lambda exclude: {"quantization": "mxfp8"},
+        "mxfp8": lambda exclude: {
+            "quantization": "mxfp8",
+            "quantization_config": {"ignore": exclude},
+        },
         "modelopt-mxfp8": lambda exclude: {
             "hf_overrides": {
                 "quantization_config": {
@@ -53,6 +56,15 @@ QUANTIZATIONS: Final[Mapping[str, Callable[[list[str]], dict[str, Any]]]] = Mapp
     }
 )
 """How vLLM is told to hold weights: in bf16, quantized by itself, or as a checkpoint in MXFP8."""
+
+EXCLUDED: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
+    {
+        "none": (),
+        "mxfp8": (r"re:.*\.mlp\.gate$", r"re:.*\.shared_expert_gate$"),
+        "modelopt-mxfp8": ("lm_head", "*.mlp.gate", "*.shared_expert_gate"),
+    }
+)
+"""What a learner leaves unquantized and vLLM would not, as each configuration has to say it."""
 
 _ALIVE: Final[list[Any]] = []
 """An engine that is collected tears down the process groups of all others in the process."""
@@ -80,7 +92,7 @@ class VllmEngine:
         checkpoint: Folder of a checkpoint.
         quantization: One of `QUANTIZATIONS`.
         exclude: Modules that are left unquantized where the configuration names them; by default
-            the head.
+            those in `EXCLUDED`.
         path: One of `PATHS`.
         load_format: vLLM's; ``dummy`` starts on random weights.
         seed: Of vLLM.
@@ -93,7 +105,7 @@ class VllmEngine:
         checkpoint: Path,
         quantization: str = "mxfp8",
         *,
-        exclude: Sequence[str] = ("lm_head",),
+        exclude: Sequence[str] | None = None,
         path: str = "transfer",
         load_format: str = "dummy",
         seed: int = 0,
@@ -103,6 +115,7 @@ class VllmEngine:
         if quantization not in QUANTIZATIONS:
             known = ", ".join(QUANTIZATIONS)
             raise UsageError(f"unknown quantization {quantization!r}; known: {known}")
+        exclude = EXCLUDED[quantization] if exclude is None else exclude
         self._path = path
         self._quantization = quantization
         self._record: SyncRecord | None = None

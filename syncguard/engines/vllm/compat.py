@@ -1,9 +1,47 @@
 """What differs between vLLM versions, or has to be tolerated in them, in one place."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["tolerate_llvmlite"]
+__all__ = ["choose_experts", "tolerate_llvmlite"]
+
+
+def choose_experts() -> None:
+    """Let MXFP8 experts on a CPU be ours; safe to call again.
+
+    vLLM 0.32 has no registry for experts. On a CPU it chooses its emulation, which it looks up by
+    name when a layer is built, and whose first forward ends in an error of Triton. Of unquantized
+    experts it asks for post-processing, of those in MXFP8 it does not: here it does.
+    """
+    from vllm.model_executor.layers.fused_moe.experts import mxfp8_emulation_moe
+    from vllm.model_executor.layers.quantization.modelopt import ModelOptMxFp8FusedMoE
+    from vllm.model_executor.layers.quantization.online.mxfp8 import Mxfp8OnlineMoEMethod
+    from vllm.platforms import current_platform
+
+    from syncguard.engines.vllm.experts import CpuMxfp8Experts
+
+    if not current_platform.is_cpu():
+        return
+    mxfp8_emulation_moe.Mxfp8EmulationTritonExperts = CpuMxfp8Experts
+    methods: tuple[Any, ...] = (Mxfp8OnlineMoEMethod, ModelOptMxFp8FusedMoE)
+    for method in methods:
+        _post_process_experts(method, CpuMxfp8Experts)
+
+
+def _post_process_experts(method: Any, ours: Any) -> None:
+    original = method.process_weights_after_loading
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def process_weights_after_loading(self: Any, layer: Any) -> None:
+        original(self, layer)
+        experts = getattr(self.moe_kernel, "fused_experts", None)
+        if isinstance(experts, ours):
+            experts.process_weights_after_loading(layer)
+
+    method.process_weights_after_loading = process_weights_after_loading
 
 
 def tolerate_llvmlite() -> None:

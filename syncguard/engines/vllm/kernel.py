@@ -15,7 +15,7 @@ from vllm.model_executor.kernels.linear.mxfp8.Mxfp8LinearKernel import (
 
 from syncguard.grids import dequantize, quantize, swizzle, unswizzle
 
-__all__ = ["DERIVED_SCALES", "CpuMxfp8LinearKernel"]
+__all__ = ["DERIVED_SCALES", "CpuMxfp8LinearKernel", "install", "kernel_of"]
 
 DERIVED_SCALES = "weight_scale_swizzled"
 """The layer's attribute that holds the derived scales."""
@@ -47,12 +47,8 @@ class CpuMxfp8LinearKernel(Mxfp8LinearKernel):  # type: ignore[misc]
             self.install(layer, name, fresh)
 
     def install(self, layer: Any, name: str, fresh: torch.Tensor) -> None:
-        """Keep one derived tensor: in place where there is one, as captured graphs need it."""
-        held = getattr(layer, name, None)
-        if held is not None and held.shape == fresh.shape:
-            held.copy_(fresh)
-        else:
-            setattr(layer, name, fresh)
+        """Keep one derived tensor, see `install`."""
+        install(layer, name, fresh)
 
     def derive(self, layer: Any) -> dict[str, torch.Tensor]:
         """What the derived tensors must hold, from the canonical ones; changes nothing."""
@@ -77,6 +73,19 @@ class CpuMxfp8LinearKernel(Mxfp8LinearKernel):  # type: ignore[misc]
         return out.reshape(*x.shape[:-1], count)
 
 
+def install(layer: Any, name: str, fresh: torch.Tensor) -> None:
+    """Keep one derived tensor: in place where there is one, as captured graphs need it."""
+    held = getattr(layer, name, None)
+    if held is not None and held.shape == fresh.shape:
+        held.copy_(fresh)
+    else:
+        setattr(layer, name, fresh)
+
+
 def kernel_of(layer: Any) -> Any:
-    """The kernel object of a vLLM layer's quantization method, or none."""
-    return getattr(layer.quant_method, "kernel", None)
+    """The kernel object of a vLLM layer's quantization method, or none.
+
+    That of experts is another one after each sync of a quantized layer.
+    """
+    modular = getattr(layer.quant_method, "moe_kernel", None)
+    return getattr(layer.quant_method, "kernel", getattr(modular, "fused_experts", None))

@@ -8,20 +8,58 @@ from syncguard.engines.held import Held, dtype_of, grid_of
 from syncguard.engines.vllm.kernel import kernel_of
 from syncguard.observations import EngineLayer
 
-__all__ = ["held_weights", "layer_table"]
+__all__ = ["held_weights", "is_packed", "layer_table"]
 
-_PLAIN: Final = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
+_PLAIN: Final = (
+    "UnquantizedEmbeddingMethod",
+    "UnquantizedFusedMoEMethod",
+    "UnquantizedLinearMethod",
+)
+_PACKED: Final = (
+    "its kernel reads {parameter} in an order of its own, which this parameter may or may not be in"
+)
 
 
 def held_weights(model: Any) -> Iterator[Held]:
     """Every weight of the learner that the model holds, fused parameters taken apart."""
+    from vllm.model_executor.layers.fused_moe import RoutedExperts
+
     fused: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", {})
-    return held.held_weights(model.named_modules(), fused.get, _kind)
+    for path, module in model.named_modules():
+        if isinstance(module, RoutedExperts):
+            yield from _experts(path, module)
+        else:
+            yield from held.held_weights([(path, module)], fused.get, _kind)
 
 
 def layer_table(model: Any, rank: int = 0) -> list[EngineLayer]:
     """The layer table: what the live quantization methods and kernels say."""
     return held.layer_table(held_weights(model), _describe, rank)
+
+
+def is_packed(module: Any) -> bool:
+    """Whether experts are served by vLLM's own kernel for a CPU, which packs them."""
+    from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
+
+    return isinstance(kernel_of(module), CPUUnquantizedExperts)
+
+
+def _experts(path: str, module: Any) -> Iterator[Held]:
+    """The matrices of each expert, in the order of ``w13_weight`` and ``w2_weight``."""
+    prefix = path.removesuffix(".routed_experts")
+    inner = module.w2_weight.shape[-1]
+    gate, up = module.ckpt_gate_proj_name, module.ckpt_up_proj_name
+    parts = (
+        (gate, "w13_weight", slice(0, inner)),
+        (up, "w13_weight", slice(inner, 2 * inner)),
+        (module.ckpt_down_proj_name, "w2_weight", slice(0, module.w2_weight.shape[-2])),
+    )
+    packed = is_packed(module)
+    for expert in range(module.local_num_experts):
+        for part, parameter, rows in parts:
+            weight = f"{prefix}.{expert}.{part}.weight"
+            sealed = _PACKED.format(parameter=parameter) if packed else ""
+            yield Held(weight, module, path, parameter, rows, "expert", expert, sealed)
 
 
 def _describe(module: Any) -> tuple[str, str, str]:
@@ -35,7 +73,9 @@ def _grid(module: Any, dtype: str) -> str:
     """What the live kernel computes with; a method may serve several grids."""
     from vllm.model_executor.kernels.linear.mxfp8.Mxfp8LinearKernel import Mxfp8LinearKernel
 
-    if isinstance(kernel_of(module), Mxfp8LinearKernel):
+    from syncguard.engines.vllm.experts import CpuMxfp8Experts
+
+    if isinstance(kernel_of(module), Mxfp8LinearKernel | CpuMxfp8Experts):
         return "mxfp8"
     method = type(module.quant_method).__name__
     return dtype if method in _PLAIN else f"unknown to syncguard ({method})"

@@ -8,12 +8,14 @@ import torch
 from syncguard.engines.held import Held, by_module
 from syncguard.engines.reading import Reader
 from syncguard.engines.vllm.kernel import kernel_of
-from syncguard.engines.vllm.layers import held_weights
+from syncguard.engines.vllm.layers import held_weights, is_packed
 from syncguard.grids import canary
 from syncguard.observations import QuantizedCanary
 from syncguard.probes import identity_rows
 
 __all__ = ["carried", "derived_names", "quantize_canary", "reader"]
+
+_Serve = Callable[[torch.Tensor], torch.Tensor]
 
 
 def reader(model: Any) -> Reader:
@@ -21,17 +23,20 @@ def reader(model: Any) -> Reader:
     return Reader(tuple(held_weights(model)), "_scale", _serve, _derived)
 
 
-def quantize_canary(model: Any) -> QuantizedCanary:
+def quantize_canary(model: Any) -> QuantizedCanary | None:
     """See `syncguard.protocols.Engine.quantize_canary`: the kernel of the first MXFP8 layer."""
     from vllm.model_executor.layers.quantization.online import mxfp8
 
+    modules = (parts[0].module for parts in by_module(held_weights(model)).values())
+    kernels = (getattr(module.quant_method, "kernel", None) for module in modules)
+    kernel = next((kernel for kernel in kernels if kernel is not None), None)
+    if kernel is None:
+        return None
     weight = canary()
     elements, scales = mxfp8.mxfp8_e4m3_quantize(weight)
     layer = torch.nn.Module()
     layer.weight = torch.nn.Parameter(elements, requires_grad=False)
     layer.weight_scale = torch.nn.Parameter(scales, requires_grad=False)
-    kernels = (kernel_of(parts[0].module) for parts in by_module(held_weights(model)).values())
-    kernel = next(kernel for kernel in kernels if kernel is not None)
     kernel.process_weights_after_loading(layer)
     served = torch.empty_like(weight)
     for first, rows in identity_rows(weight.shape[1], weight.dtype):
@@ -53,9 +58,30 @@ def derived_names(module: Any) -> tuple[str, ...]:
     return tuple(_derived(module))
 
 
-def _serve(held: Held) -> Callable[[torch.Tensor], torch.Tensor]:
+def _serve(held: Held) -> _Serve:
+    if held.kind == "expert":
+        return _serve_expert(held)
+
     def serve(x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = held.module.quant_method.apply(held.module, x, bias=None)
+        return out
+
+    return serve
+
+
+def _serve_expert(held: Held) -> _Serve:
+    """One of the two products of an expert; the activation between them has no weights."""
+    from syncguard.engines.vllm.packed import packed_product
+
+    module, kernel = held.module, kernel_of(held.module)
+    if is_packed(module):
+        return packed_product(kernel, module, held.parameter, held.expert)
+    if not hasattr(kernel, "product"):
+        name = type(kernel).__name__
+        raise ValueError(f"{name} fuses both products of an expert and cannot be asked for one")
+
+    def serve(x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = kernel.product(module, held.parameter, held.expert, x)
         return out
 
     return serve

@@ -57,7 +57,7 @@ def _module_seams(path: str, module: Any) -> Iterator[tuple[str, str, Seam]]:
         return
     yield "process", path, Seam(method, "process_weights_after_loading")
     kernel = kernel_of(module)
-    if kernel is None:
+    if not hasattr(kernel, "apply_weights"):  # none, or that of experts, which syncs replace
         yield "kernel", path, Seam(method, "apply")
         return
     yield "kernel", path, Seam(kernel, "apply_weights")

@@ -1,0 +1,145 @@
+"""MXFP8 experts for vLLM on a CPU that behave like the native ones.
+
+Like the kernels for Blackwell they round activations to MXFP8, and they read nothing but derived
+copies, which are no parameters: elements with gate and up rows interleaved, scales in the 128x4
+layout. Both keep the shape or the size of what they are made from, so whoever updates parameters
+and not these copies is not told.
+"""
+
+from typing import Any, Final
+
+import torch
+import vllm.model_executor.layers.fused_moe.modular_kernel as mk
+from vllm.model_executor.layers.fused_moe.activation import MoEActivation
+from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import TopKWeightAndReduceNoOP
+from vllm.model_executor.layers.quantization.utils.quant_utils import kMxfp8Dynamic, kMxfp8Static
+
+from syncguard.engines.vllm.kernel import install
+from syncguard.grids import dequantize, quantize, swizzle, unswizzle
+
+__all__ = ["MATRICES", "CpuMxfp8Experts"]
+
+MATRICES: Final = ("w13_weight", "w2_weight")
+"""The parameters of a layer of experts, [experts, rows, columns]: gate and up, and down."""
+
+_BLOCK: Final = 32
+
+
+class CpuMxfp8Experts(mk.FusedMoEExpertsModular):  # type: ignore[misc]
+    """W8A8 MXFP8 experts on a CPU: exact grids, float32 accumulation."""
+
+    activations = "mxfp8"
+
+    def __init__(self, moe_config: Any, quant_config: Any) -> None:
+        super().__init__(moe_config, quant_config)
+        # As vLLM's own MXFP8 experts do it. A kernel that reads scales from here reads a copy of
+        # the parameters after the first reload, which later writes to these do not reach.
+        quant_config._w1.scale = quant_config._w2.scale = None
+
+    @staticmethod
+    def activation_format() -> Any:
+        """One row a token."""
+        return mk.FusedMoEActivationFormat.Standard
+
+    @staticmethod
+    def _supports_current_device() -> bool:
+        return True
+
+    @staticmethod
+    def _supports_no_act_and_mul() -> bool:
+        return False
+
+    @staticmethod
+    def _supports_quant_scheme(weight_key: Any, activation_key: Any) -> bool:
+        return (weight_key, activation_key) == (kMxfp8Static, kMxfp8Dynamic)
+
+    @staticmethod
+    def _supports_activation(activation: Any) -> bool:
+        return bool(activation == MoEActivation.SILU)
+
+    @staticmethod
+    def _supports_parallel_config(moe_parallel_config: Any) -> bool:
+        return not moe_parallel_config.use_ep
+
+    @property
+    def expects_unquantized_inputs(self) -> bool:
+        """Activations are rounded here."""
+        return True
+
+    def workspace_shapes(self, M: int, N: int, K: int, *_: Any) -> Any:  # noqa: N803 - vLLM's
+        """None but the output."""
+        return (0,), (0,), (M, K)
+
+    def finalize_weight_and_reduce_impl(self) -> Any:
+        """Nothing is left to be weighted or summed."""
+        return TopKWeightAndReduceNoOP()
+
+    def process_weights_after_loading(self, layer: Any) -> None:
+        """Derive what the products read."""
+        self.layer = layer
+        for name, fresh in self.derive(layer).items():
+            install(layer, name, fresh)
+
+    def derive(self, layer: Any) -> dict[str, torch.Tensor]:
+        """What the derived tensors must hold, from the canonical ones; changes nothing."""
+        derived = {}
+        for matrix in MATRICES:
+            elements = getattr(layer, matrix).data.view(torch.uint8)
+            scales = getattr(layer, f"{matrix}_scale").data
+            order = _interleaved(elements.shape[1])
+            shuffled = elements.index_select(1, order).view(torch.float8_e4m3fn)
+            derived[f"{matrix}_shuffled"] = shuffled
+            swizzled = [swizzle(one) for one in scales.index_select(1, order)]
+            derived[f"{matrix}_scale_swizzled"] = torch.stack(swizzled)
+        return derived
+
+    def product(self, layer: Any, matrix: str, expert: int, x: torch.Tensor) -> torch.Tensor:
+        """``x @ weight.T`` of one expert, with both operands on the MXFP8 grid.
+
+        Args:
+            layer: Whose derived tensors are read.
+            matrix: One of `MATRICES`.
+            expert: Its place.
+            x: ``[rows, K]`` in the model's dtype.
+
+        Returns:
+            ``[rows, N]``, outputs in checkpoint order.
+        """
+        elements = getattr(layer, f"{matrix}_shuffled")[expert]
+        rows, features = elements.shape
+        swizzled = getattr(layer, f"{matrix}_scale_swizzled")[expert]
+        scales = unswizzle(swizzled, rows, features // _BLOCK)
+        weight: torch.Tensor = dequantize(elements, scales, dtype=x.dtype)
+        shuffled = torch.nn.functional.linear(dequantize(*quantize(x), dtype=x.dtype), weight)
+        return torch.empty_like(shuffled).index_copy_(1, _interleaved(rows), shuffled)
+
+    def apply(
+        self,
+        output: torch.Tensor,
+        hidden_states: torch.Tensor,
+        w1: torch.Tensor,
+        w2: torch.Tensor,
+        topk_weights: torch.Tensor,
+        topk_ids: torch.Tensor,
+        activation: Any,
+        *_: Any,
+        apply_router_weight_on_input: bool = False,
+        **__: Any,
+    ) -> None:
+        """Mix the experts that were chosen for each token, into ``output`` [tokens, H]."""
+        del w1, w2  # canonical; what is read is derived
+        shares = torch.ones_like(topk_weights) if apply_router_weight_on_input else topk_weights
+        mixed = torch.zeros_like(output, dtype=torch.float32)
+        for expert in sorted(set(topk_ids.flatten().tolist())):
+            tokens, choices = torch.where(topk_ids == expert)
+            both = self.product(self.layer, MATRICES[0], expert, hidden_states[tokens])
+            inner = both.new_empty(len(tokens), both.shape[1] // 2)
+            self.activation(activation, inner, both)
+            outputs = self.product(self.layer, MATRICES[1], expert, inner)
+            mixed.index_add_(0, tokens, outputs.float() * shares[tokens, choices, None].float())
+        output.copy_(mixed)
+
+
+def _interleaved(rows: int) -> torch.Tensor:
+    """Rows of two halves in turn: of gate and up in ``w13_weight``."""
+    return torch.arange(rows).view(2, -1).T.flatten()
