@@ -96,6 +96,25 @@ MODELS: Final[Mapping[str, TinyModel]] = {
             },
         ),
         TinyModel(
+            "tiny-glm4-moe",
+            "GLM 4.5 with 4 experts and a shared one, a router bias, and a dense first layer",
+            "glm4_moe",
+            {
+                **_QWEN3,
+                "tie_word_embeddings": False,
+                "moe_intermediate_size": 96,
+                "n_routed_experts": 4,
+                "num_experts_per_tok": 2,
+                "n_shared_experts": 1,
+                "first_k_dense_replace": 1,
+                "n_group": 1,
+                "topk_group": 1,
+                "routed_scaling_factor": 1.0,
+                "norm_topk_prob": True,
+                "use_qk_norm": True,
+            },
+        ),
+        TinyModel(
             "tiny-llama",
             "Llama, 2 layers of width 96, 512 tokens, with a head of its own",
             "llama",
@@ -185,8 +204,10 @@ def _make(model: TinyModel, folder: Path) -> None:
     with quiet():
         built = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
         with torch.no_grad():
-            for name, parameter in built.named_parameters():
-                parameter.copy_(_values(model, name, parameter.shape))
+            persistent = built.state_dict().keys()
+            buffers = [item for item in built.named_buffers() if item[0] in persistent]
+            for name, tensor in [*built.named_parameters(), *buffers]:
+                tensor.copy_(_values(model, name, tensor.shape))
         built.save_pretrained(folder)
 
 

@@ -16,10 +16,20 @@ from numpy.typing import NDArray
 from syncguard.fingerprint import GRANULE, value_print
 from syncguard.observations import ProbeTurn
 
-__all__ = ["block_rows", "exact_prints", "identity_rows", "random_rows", "turn_rows", "unit_rows"]
+__all__ = [
+    "block_rows",
+    "exact_prints",
+    "identity_rows",
+    "narrowed",
+    "random_rows",
+    "turn_rows",
+    "unit_rows",
+]
 
 _CHUNK: Final = 256
 """Identity rows per call: bounds the memory of a probe to this many output rows."""
+
+_NARROWER: Final = {torch.float32: torch.bfloat16}
 
 
 def identity_rows(
@@ -53,18 +63,31 @@ def exact_prints(
         dtype: Of the model; the path's outputs are compared in this dtype.
 
     Returns:
-        uint64 ``[outputs]``, equal to `value_print` of the dequantized weight exactly if the
-        path computes with these values (up to the sign of zero, and to 2^-64).
+        uint64 ``[outputs]``, equal to `value_print` of the dequantized weight, `narrowed`,
+        exactly if the path computes with these values (up to the sign of zero, and to 2^-64).
     """
-    total: NDArray[np.uint64] | None = None
-    width = torch.empty(0, dtype=dtype).element_size()
-    granule = next(size for size in (GRANULE, 4, 2, 1) if features * width % size == 0)
+    totals: dict[torch.dtype, NDArray[np.uint64]] = {}
+    exact = dict.fromkeys((_NARROWER.get(dtype, dtype), dtype), True)
     for first, rows in identity_rows(features, dtype):
         columns = serve(rows).to(dtype).T
-        part = value_print(columns, granule=granule, first=first * width)
-        total = part if total is None else total + part
-    assert total is not None, "a layer has input features"  # noqa: S101
-    return total
+        for form in exact:
+            values = columns.to(form)
+            exact[form] &= form == dtype or torch.equal(values.to(dtype), columns)
+            granule = next(n for n in (GRANULE, 4, 2, 1) if features * form.itemsize % n == 0)
+            part = value_print(values, granule=granule, first=first * form.itemsize)
+            totals[form] = totals[form] + part if form in totals else part
+    return totals[next(form for form in exact if exact[form])]
+
+
+def narrowed(values: torch.Tensor) -> torch.Tensor:
+    """Values as bf16 where they are float32 numbers that bf16 holds too, else as they are.
+
+    A model in bf16 may have routers in float32 on one side and not on the other. What both
+    compute with is the same then, and to be printed the same.
+    """
+    form = _NARROWER.get(values.dtype, values.dtype)
+    narrow = values.to(form)
+    return narrow if torch.equal(narrow.to(values.dtype), values) else values
 
 
 def random_rows(rows: int, features: int, seed: int, dtype: torch.dtype) -> torch.Tensor:
@@ -74,10 +97,11 @@ def random_rows(rows: int, features: int, seed: int, dtype: torch.dtype) -> torc
         rows: How many.
         features: Their length.
         seed: Of the generator.
-        dtype: Of the result; drawn in float32 and rounded.
+        dtype: Of the result. Rows are drawn in float32 and rounded to bf16 first, so that they
+            are the same numbers for a side that computes in float32.
     """
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(rows, features, generator=generator).to(dtype)
+    return torch.randn(rows, features, generator=generator).to(torch.bfloat16).to(dtype)
 
 
 def block_rows(features: int, seed: int, dtype: torch.dtype, block: int = 32) -> torch.Tensor:

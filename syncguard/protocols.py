@@ -65,7 +65,10 @@ class Learner(Protocol):
         """Fingerprints of the forward grid of every weight that `layers` lists."""
 
     def value_prints(self) -> Mapping[str, NDArray[np.uint64]]:
-        """`syncguard.fingerprint.value_print` of every dequantized weight with two dimensions."""
+        """`syncguard.fingerprint.value_print` of every dequantized weight with two dimensions.
+
+        Of the weight as `syncguard.probes.narrowed` gives it.
+        """
 
     def logprobs(
         self, sequences: Sequence[Sequence[int]], *, mode: str = "forward"

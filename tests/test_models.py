@@ -72,8 +72,9 @@ def test_misspelt_name_gets_a_suggestion(tmp_path: Path) -> None:
         resolve_model("tiny-qwen", tmp_path)
     assert str(caught.value) == (
         "model 'tiny-qwen' is neither a folder nor a name that syncguard knows. Did you mean "
-        "'tiny-qwen3'? Known names: tiny-llama, tiny-qwen3, tiny-qwen3-moe, tiny-qwen3-tied. "
-        "Nothing is downloaded: for any other model give the folder of its checkpoint"
+        "'tiny-qwen3'? Known names: tiny-glm4-moe, tiny-llama, tiny-qwen3, tiny-qwen3-moe, "
+        "tiny-qwen3-tied. Nothing is downloaded: for any other model give the folder of its "
+        "checkpoint"
     )
 
 

@@ -15,6 +15,7 @@ from syncguard.probes import (
     block_rows,
     exact_prints,
     identity_rows,
+    narrowed,
     random_rows,
     turn_rows,
     unit_rows,
@@ -126,3 +127,25 @@ def test_a_turn_is_of_sums_or_of_units() -> None:
     sums, units = (turn_rows(ProbeTurn(sums, 5), 64, torch.bfloat16) for sums in (True, False))
     assert torch.equal(sums, block_rows(64, 5, torch.bfloat16))
     assert torch.equal(units, unit_rows(64, 5, torch.bfloat16))
+
+
+def test_a_wider_serving_path_prints_the_same_values_alike() -> None:
+    """A router in float32 serves weights that the learner holds in bf16."""
+    weight = torch.randn(8, 300, generator=torch.Generator().manual_seed(5)).bfloat16()
+    prints = exact_prints(serving(weight.float()), 300, torch.float32)
+    assert (prints == value_print(weight)).all()
+    assert (prints == value_print(narrowed(weight.float()))).all()
+
+
+def test_a_value_that_only_float32_holds_is_not_rounded_away() -> None:
+    weight = torch.ones(2, 300)
+    weight[1, 299] += 2.0**-20
+    prints = exact_prints(serving(weight), 300, torch.float32)
+    assert (prints == value_print(weight)).all()
+    assert narrowed(weight) is weight
+    assert (prints != value_print(torch.ones(2, 300).bfloat16())).all()
+
+
+def test_random_rows_are_the_same_numbers_in_every_dtype() -> None:
+    one, other = (random_rows(3, 64, 7, d).float() for d in (torch.float32, torch.bfloat16))
+    assert torch.equal(one, other)

@@ -20,6 +20,7 @@ from syncguard.learners.optimizing import Masters
 from syncguard.learners.scoring import score
 from syncguard.learners.training import policy_gradient, shares_changed
 from syncguard.observations import LearnerLayer, QuantizedCanary, StepReport, WeightPrint
+from syncguard.probes import narrowed
 from syncguard.seams import Seam, Seams
 
 __all__ = ["LOGPROB_MODES", "TransformersLearner"]
@@ -190,7 +191,7 @@ class TransformersLearner:
     def value_prints(self) -> dict[str, NDArray[np.uint64]]:
         """`value_print` of the dequantized values of every matrix, tied names included."""
         return {
-            name: value_print(self.dequantized(name))
+            name: value_print(narrowed(self.dequantized(name)))
             for name in self._kinds
             if self._plain[name].ndim > 1
         }

@@ -82,6 +82,16 @@ def test_experts_router_and_dense_layers_are_told_apart(moe: Pair) -> None:
     assert table["model.layers.0.mlp.gate_up_proj"].kernel == "CpuMxfp8LinearKernel"
 
 
+def test_shared_expert_and_router_bias_are_served_too(models: Path) -> None:
+    pair = make_pair(models, "tiny-glm4-moe", "mxfp8")
+    assert pair.judge(poison=0xA5) == {}
+    table = {layer.module: layer for layer in pair.engine.layers()}
+    shared = table[f"{LAYER}.shared_experts.gate_up_proj"]
+    assert shared.parts[0] == f"{LAYER}.shared_experts.gate_proj.weight"
+    assert (shared.grid, table[f"{LAYER}.gate"].grid) == ("mxfp8", "fp32")
+    assert f"{LAYER}.gate.e_score_correction_bias" in pair.engine.weight_prints()
+
+
 def test_kernel_reads_derived_tensors_only(moe: Pair) -> None:
     layer = moe.model.get_submodule(EXPERTS)
     before = moe.engine.probe_exact()
