@@ -1,5 +1,6 @@
 """The adapter of a live vLLM engine."""
 
+import contextlib
 import json
 import math
 import os
@@ -205,11 +206,18 @@ class VllmEngine:
         return engine_seams(self, self._model, self._worker)
 
     def abandon(self, error: str) -> SyncRecord:
-        """See `syncguard.protocols.Engine`; vLLM has no way to close a failed session."""
+        """See `syncguard.protocols.Engine`.
+
+        vLLM cannot take a session back. One that an update has broken is closed; one that the
+        trainer gives up must be finished before the next can begin.
+        """
         assert self._record is not None, "begin() comes first"  # noqa: S101
         record = self._record
         record.error = error
         self._staged = []
+        if self._path == "transfer":
+            with contextlib.suppress(Exception):  # there may be nothing to finish
+                self._llm.finish_weight_update()
         self._ledger.close()
         record.seconds = time.perf_counter() - self._began
         record.buckets, record.loaded = self._ledger.buckets, self._ledger.loaded
