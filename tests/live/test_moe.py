@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from syncguard.verdict import Reason, Status
-from tests.live.conftest import Pair, make_pair
+from tests.live.conftest import clear_cache, make_pair
+from tests.pairs import Pair
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("moe")]
 
@@ -29,7 +30,7 @@ def _moe(models: Path) -> Pair:
 @pytest.fixture
 def moe(_moe: Pair) -> Pair:
     """An engine with MXFP8 experts that has just been synchronized and found healthy."""
-    _moe.clear_cache()
+    clear_cache(_moe)
     assert _moe.judge() == {}
     return _moe
 

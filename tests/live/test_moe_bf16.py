@@ -10,7 +10,8 @@ from syncguard.engines.vllm.packed import packed_product
 from syncguard.observations import Unreadable
 from syncguard.probes import exact_prints
 from syncguard.verdict import Status
-from tests.live.conftest import Pair, make_pair
+from tests.live.conftest import clear_cache, make_pair
+from tests.pairs import Pair
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("moe-bf16")]
 
@@ -25,7 +26,7 @@ def _plain(models: Path) -> Pair:
 @pytest.fixture
 def plain(_plain: Pair) -> Pair:
     """A bf16 engine with experts that has just been synchronized."""
-    _plain.clear_cache()
+    clear_cache(_plain)
     _plain.sync()
     return _plain
 
