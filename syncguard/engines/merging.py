@@ -9,43 +9,17 @@ further one under ``<name>@rank<n>``, n the first rank that holds a part of it.
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from syncguard.fingerprint import GRANULE, row_prints
 from syncguard.observations import Place, ShardPrint, Unreadable, WeightPrint
 
-__all__ = ["Answer", "Places", "component_prints", "merge_prints", "merge_rows"]
+__all__ = ["Answer", "Places", "merge_prints", "merge_rows"]
 
 Answer = WeightPrint | Unreadable
 Places = Mapping[str, Place]
 """Weight to the rectangle that a rank holds; what is not in it the rank holds whole."""
-
-_GRANULES: Final = (GRANULE, 4, 2, 1)
-
-
-def component_prints(
-    component: str, tensor: torch.Tensor, place: Place | None
-) -> NDArray[np.uint64]:
-    """Row prints of what a rank holds of a component, as parts of those of whole rows.
-
-    Args:
-        component: ``elements``, ``scales`` or ``values``.
-        tensor: The rank's, [rows, columns] or a vector.
-        place: Its rectangle of the weight; none for all of it.
-    """
-    granule = 1 if component == "scales" else None
-    if place is None:
-        return row_prints(tensor, granule=granule)
-    columns = place.columns[1] - place.columns[0]
-    width = columns // tensor.shape[-1]  # of the weight's columns, for each of the component's
-    row = place.shape[-1] // width * tensor.element_size()
-    size = granule or next(n for n in _GRANULES if row % n == 0)
-    first = place.columns[0] // width * tensor.element_size()
-    return row_prints(tensor, granule=size, first=first)
 
 
 def merge_prints(

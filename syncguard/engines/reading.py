@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from syncguard.engines.held import Held, by_product, dtype_of, grid_of
-from syncguard.engines.merging import component_prints
 from syncguard.fingerprint import value_print
 from syncguard.observations import ProbeOutput, ProbeTurn, Rederivation, Unreadable, WeightPrint
 from syncguard.probes import exact_prints, random_rows, turn_rows
+from syncguard.shards import component_prints
 
 __all__ = ["Reader"]
 
