@@ -88,7 +88,7 @@ MODELS: Final[Mapping[str, TinyModel]] = {
             {
                 **_QWEN3,
                 "tie_word_embeddings": False,
-                "moe_intermediate_size": 96,
+                "moe_intermediate_size": 192,  # so that both of two ranks have whole blocks
                 "num_experts": 4,
                 "num_experts_per_tok": 2,
                 "mlp_only_layers": [0],
@@ -102,7 +102,7 @@ MODELS: Final[Mapping[str, TinyModel]] = {
             {
                 **_QWEN3,
                 "tie_word_embeddings": False,
-                "moe_intermediate_size": 96,
+                "moe_intermediate_size": 192,  # so that both of two ranks have whole blocks
                 "n_routed_experts": 4,
                 "num_experts_per_tok": 2,
                 "n_shared_experts": 1,

@@ -21,6 +21,7 @@ __all__ = [
     "GraphReads",
     "LearnerLayer",
     "Loaded",
+    "Place",
     "Poisoned",
     "ProbeOutput",
     "ProbeReference",
@@ -30,6 +31,7 @@ __all__ = [
     "Rotation",
     "Samples",
     "ServedRequest",
+    "ShardPrint",
     "StepReport",
     "StoredTensor",
     "SyncRecord",
@@ -81,6 +83,49 @@ class EngineLayer:
     rank: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A rectangle of one of the learner's weights.
+
+    Attributes:
+        rows: First row, and the row after the last one. A vector is one row.
+        columns: The same of columns.
+        shape: Shape of the whole weight.
+    """
+
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    shape: tuple[int, ...]
+
+    @property
+    def numel(self) -> int:
+        """Elements of the rectangle."""
+        return (self.rows[1] - self.rows[0]) * (self.columns[1] - self.columns[0])
+
+    def of(self, tensor: "torch.Tensor") -> "torch.Tensor":
+        """The rectangle of a component of the weight; scales have a column for several."""
+        whole = tensor if tensor.ndim > 1 else tensor[None]
+        width = self.shape[-1] // whole.shape[-1]
+        first, last = (column // width for column in self.columns)
+        return whole[self.rows[0] : self.rows[1], first:last]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardPrint:
+    """What one rank holds of a weight.
+
+    Attributes:
+        rank: The rank.
+        place: Its rectangle of the weight.
+        rows: As in `WeightPrint`, of the rectangle's rows; positions are counted from the first
+            column of the whole weight.
+    """
+
+    rank: int
+    place: Place
+    rows: dict[str, NDArray[np.uint64]]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightPrint:
     """Fingerprints of one weight, one 64-bit number per row and component.
@@ -92,6 +137,7 @@ class WeightPrint:
         rows: Component name (``elements`` and ``scales`` of a block grid, or ``values``) to a
             uint64 array with one fingerprint per row.
         nbytes: Bytes that the fingerprints cover.
+        shards: What each rank holds of it, where several hold parts.
     """
 
     weight: str
@@ -99,6 +145,7 @@ class WeightPrint:
     shape: tuple[int, ...]
     rows: dict[str, NDArray[np.uint64]]
     nbytes: int
+    shards: tuple[ShardPrint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +164,16 @@ class ProbeOutput:
         module: The engine's module path.
         parts: As in `EngineLayer`.
         output: float32 array [rows, output features] in the order of ``parts``.
+        places: For each part the rectangle that this rank's path multiplies with, the same columns
+            for all; empty if that is all of each.
+        rank: The rank that answered.
     """
 
     module: str
     parts: tuple[str, ...]
     output: NDArray[np.float32]
+    places: tuple[Place, ...] = ()
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)

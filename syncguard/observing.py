@@ -4,6 +4,7 @@ The registry maps the names that checks use for their parameters to functions of
 """
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,9 @@ from syncguard.observations import (
     ColdEngine,
     EngineLayer,
     GraphReads,
+    Place,
     Poisoned,
+    ProbeOutput,
     ProbeReference,
     ProbeTurn,
     QuantizedCanary,
@@ -36,12 +39,15 @@ from syncguard.observations import (
     Unreadable,
     WeightPrint,
 )
-from syncguard.probes import random_rows, turn_rows
+from syncguard.probes import narrowed, random_rows, turn_rows
 from syncguard.protocols import Engine, Learner
 from syncguard.rotation import Turns
+from syncguard.shards import component_prints, differing_ranks, value_prints_of
 from syncguard.timelimit import TimeLimitExceeded
 
 __all__ = ["OBSERVERS", "SyncContext", "View"]
+
+Rows = Callable[[torch.Tensor], torch.Tensor]
 
 _SAMPLED_ROWS: Final = 8
 _ROWS_PER_FETCH: Final = 1024
@@ -232,8 +238,8 @@ def _random_probe(view: View) -> list[ProbeReference]:
     seed = view.context.seed
     references = []
     for output in view.engine.probe_random(_PROBE_ROWS, seed):
-        weight = torch.cat([view.learner.dequantized(part) for part in output.parts])
-        x = random_rows(_PROBE_ROWS, weight.shape[1], seed, weight.dtype)
+        weight, own = _probed(view, output)
+        x = own(random_rows(_PROBE_ROWS, _width(view, output), seed, weight.dtype))
         rounded = activations.get(output.module) == "mxfp8"
         used = dequantize(*quantize(x), dtype=torch.float32) if rounded else x.float()
         matrix = weight.float().T
@@ -245,15 +251,45 @@ def _random_probe(view: View) -> list[ProbeReference]:
         worst = ((got - emulated).abs() / bound.clamp_min(1e-30)).max()
         references.append(
             ProbeReference(
-                module=output.module,
+                module=_on_rank(view, output),
                 parts=output.parts,
                 worst=float(worst),
                 error=_relative_error(got, plain),
                 healthy=_relative_error(emulated, plain),
-                nbytes=sum(view.get("learner_prints")[part].nbytes for part in output.parts),
+                nbytes=_covered(view, output),
             )
         )
     return references
+
+
+def _probed(view: View, output: ProbeOutput) -> tuple[torch.Tensor, Rows]:
+    """The learner's weight that a serving path was asked for, and how to cut rows to its inputs."""
+    whole = [view.learner.dequantized(part) for part in output.parts]
+    if not output.places:
+        return torch.cat(whole), lambda rows: rows
+    pairs = zip(output.places, whole, strict=True)
+    first, last = output.places[0].columns
+    return torch.cat([place.of(part) for place, part in pairs]), lambda rows: rows[:, first:last]
+
+
+def _width(view: View, output: ProbeOutput) -> int:
+    """Input features of a whole layer."""
+    return int(view.learner.dequantized(output.parts[0]).shape[1])
+
+
+def _covered(view: View, output: ProbeOutput) -> int:
+    """Bytes of the learner's weights that a serving path was asked for."""
+    prints = view.get("learner_prints")
+    if not output.places:
+        return sum(prints[part].nbytes for part in output.parts)
+    pairs = zip(output.places, output.parts, strict=True)
+    return sum(prints[part].nbytes * place.numel // math.prod(place.shape) for place, part in pairs)
+
+
+def _on_rank(view: View, output: ProbeOutput) -> str:
+    """The module's path, with the rank that answered where there are several."""
+    ranks = {layer.rank for layer in view.get("engine_layers")}
+    return f"rank{output.rank}:{output.module}" if len(ranks) > 1 else output.module
 
 
 def _relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
@@ -320,9 +356,9 @@ def _block_probe(view: View) -> list[BlockProbe]:
     turns = _turns(view, rotation)
     probes = []
     for output in view.engine.probe_blocks(turns):
-        weight = torch.cat([view.learner.dequantized(part) for part in output.parts])
-        turn = turns[output.module]
-        wanted = turn_rows(turn, weight.shape[1], weight.dtype).float() @ weight.float().T
+        weight, own = _probed(view, output)
+        rows = turn_rows(turns[output.module], _width(view, output), weight.dtype)
+        wanted = own(rows).float() @ weight.float().T
         got = torch.from_numpy(output.output)
         # Outputs are rounded once. Products in bf16 flush subnormals on several devices.
         tiny = torch.finfo(weight.dtype).smallest_normal
@@ -331,7 +367,7 @@ def _block_probe(view: View) -> list[BlockProbe]:
         first = differing.nonzero()[:1].tolist()
         probes.append(
             BlockProbe(
-                module=output.module,
+                module=_on_rank(view, output),
                 parts=output.parts,
                 wrong=int(differing.sum()),
                 outputs=differing.numel(),
@@ -339,6 +375,35 @@ def _block_probe(view: View) -> list[BlockProbe]:
             )
         )
     return probes
+
+
+def _byte_ranks(view: View) -> dict[str, tuple[int, ...]]:
+    """Which ranks hold other bytes than the learner, where several share a weight."""
+    prints = view.get("learner_prints")
+
+    def part(weight: str, place: Place) -> dict[str, NDArray[np.uint64]]:
+        grid = view.learner.grid_tensors(weight)
+        return {name: component_prints(name, place.of(t), place) for name, t in grid.items()}
+
+    def whole(weight: str) -> Mapping[str, NDArray[np.uint64]] | None:
+        return prints[weight].rows if weight in prints else None
+
+    return differing_ranks(view.get("weight_prints"), whole, part)
+
+
+def _probe_ranks(view: View) -> dict[str, tuple[int, ...]]:
+    """Which ranks compute with other values than the learner, where several share a weight."""
+    values = view.get("learner_values")
+
+    def part(weight: str, place: Place) -> dict[str, NDArray[np.uint64]]:
+        return {
+            "values": value_prints_of(place.of(narrowed(view.learner.dequantized(weight))), place)
+        }
+
+    def whole(weight: str) -> Mapping[str, NDArray[np.uint64]] | None:
+        return {"values": values[weight]} if weight in values else None
+
+    return differing_ranks(view.get("exact_probe"), whole, part)
 
 
 def _turns(view: View, rotation: Rotation) -> dict[str, ProbeTurn]:
@@ -419,6 +484,7 @@ def _manifest(view: View) -> dict[str, str]:
 _OBSERVERS: Final[dict[str, Callable[[View], Any]]] = {
     "admits": lambda view: _optional(view.engine, "admits"),
     "block_probe": _block_probe,
+    "byte_ranks": _byte_ranks,
     "cached_versions": lambda view: _after_use(
         view, lambda: _optional(view.engine, "cache_versions")
     ),
@@ -443,6 +509,7 @@ _OBSERVERS: Final[dict[str, Callable[[View], Any]]] = {
     "packed_values": lambda view: view.get("learner_values") if _has_packed(view) else {},
     "preserved": lambda view: _optional(view.engine, "preserved"),
     "preserved_before": lambda view: view.context.preserved_before,
+    "probe_ranks": _probe_ranks,
     "prints_at_use": lambda view: _after_use(view, view.engine.weight_prints),
     "poisoned": lambda view: view.context.poisoned,
     "random_probe": _random_probe,

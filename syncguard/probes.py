@@ -53,7 +53,12 @@ def identity_rows(
 
 
 def exact_prints(
-    serve: Callable[[torch.Tensor], torch.Tensor], features: int, dtype: torch.dtype
+    serve: Callable[[torch.Tensor], torch.Tensor],
+    features: int,
+    dtype: torch.dtype,
+    *,
+    first: int = 0,
+    total: int | None = None,
 ) -> NDArray[np.uint64]:
     """Row prints of the weight that a linear serving path computes with.
 
@@ -61,6 +66,8 @@ def exact_prints(
         serve: Maps ``[rows, features]`` to ``[rows, outputs]``, without bias.
         features: Input features of the layer.
         dtype: Of the model; the path's outputs are compared in this dtype.
+        first: Number of its first input feature in the whole layer, on a rank that has some.
+        total: Input features of the whole layer, if the path has not all of them.
 
     Returns:
         uint64 ``[outputs]``, equal to `value_print` of the dequantized weight, `narrowed`,
@@ -68,13 +75,14 @@ def exact_prints(
     """
     totals: dict[torch.dtype, NDArray[np.uint64]] = {}
     exact = dict.fromkeys((_NARROWER.get(dtype, dtype), dtype), True)
-    for first, rows in identity_rows(features, dtype):
+    width = total or features
+    for start, rows in identity_rows(features, dtype):
         columns = serve(rows).to(dtype).T
         for form in exact:
             values = columns.to(form)
             exact[form] &= form == dtype or torch.equal(values.to(dtype), columns)
-            granule = next(n for n in (GRANULE, 4, 2, 1) if features * form.itemsize % n == 0)
-            part = value_print(values, granule=granule, first=first * form.itemsize)
+            granule = next(n for n in (GRANULE, 4, 2, 1) if width * form.itemsize % n == 0)
+            part = value_print(values, granule=granule, first=(first + start) * form.itemsize)
             totals[form] = totals[form] + part if form in totals else part
     return totals[next(form for form in exact if exact[form])]
 

@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import inspect
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -30,7 +31,7 @@ __all__ = [
     "start_cold",
 ]
 
-EngineFactory = Callable[[Checkpoint, str, str, int], Engine]
+EngineFactory = Callable[..., Engine]
 
 STUB_MODELS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
@@ -62,12 +63,22 @@ class StubModel(Checkpoint):
 
 
 def _vllm(
-    checkpoint: Checkpoint, quantization: str, path: str, seed: int, load: str = "dummy"
+    checkpoint: Checkpoint,
+    quantization: str,
+    path: str,
+    seed: int,
+    load: str = "dummy",
+    **settings: Any,
 ) -> Engine:
     from syncguard.engines.vllm import PATHS, VllmEngine
 
     return VllmEngine(
-        checkpoint.path, quantization, path=path or PATHS[0], load_format=load, seed=seed
+        checkpoint.path,
+        quantization,
+        path=path or PATHS[0],
+        load_format=load,
+        seed=seed,
+        **settings,
     )
 
 
@@ -90,7 +101,7 @@ def _stub(checkpoint: Checkpoint, quantization: str, path: str, seed: int) -> En
 
 
 ENGINES: Final[dict[str, EngineFactory]] = {"sglang": _sglang, "stub": _stub, "vllm": _vllm}
-"""Engines by name; each takes checkpoint, quantization, sync path and seed."""
+"""Engines by name; each takes checkpoint, quantization, sync path and seed, and its settings."""
 
 _FROM_DISK: Final[Mapping[str, Callable[..., Engine]]] = MappingProxyType(
     {"sglang": _sglang, "vllm": _vllm}
@@ -130,7 +141,12 @@ def make_model(
 
 
 def make_engine(
-    name: str, checkpoint: Checkpoint, quantization: str, path: str, seed: int
+    name: str,
+    checkpoint: Checkpoint,
+    quantization: str,
+    path: str,
+    seed: int,
+    settings: Mapping[str, Any] | None = None,
 ) -> Engine:
     """Start an engine.
 
@@ -140,15 +156,25 @@ def make_engine(
         quantization: ``mxfp8``, ``none``, or another one that the engine knows.
         path: How syncs reach it; empty for the engine's first.
         seed: Of its random numbers.
+        settings: Further keyword arguments, which not every engine takes.
 
     Raises:
-        UsageError: There is no such engine.
+        UsageError: There is no such engine, or it has no such setting.
     """
     factory = ENGINES.get(name) or _imported(name)
-    return factory(checkpoint, quantization, path, seed)
+    settings = settings or {}
+    if unknown := _not_taken(factory, settings):
+        raise UsageError(f"engine {name!r} has no setting {', '.join(unknown)}")
+    return factory(checkpoint, quantization, path, seed, **settings)
 
 
-def start_cold(name: str, checkpoint: Checkpoint, learner: Learner, quantization: str) -> Engine:
+def start_cold(
+    name: str,
+    checkpoint: Checkpoint,
+    learner: Learner,
+    quantization: str,
+    settings: Mapping[str, Any] | None = None,
+) -> Engine:
     """Start another engine on the learner's weights, to compare a synchronized one with.
 
     Args:
@@ -156,6 +182,7 @@ def start_cold(name: str, checkpoint: Checkpoint, learner: Learner, quantization
         checkpoint: Whose configuration it has.
         learner: Whose weights it loads.
         quantization: As for `make_engine`.
+        settings: As for `make_engine`.
 
     Raises:
         Unsupported: This engine cannot load a checkpoint.
@@ -165,7 +192,7 @@ def start_cold(name: str, checkpoint: Checkpoint, learner: Learner, quantization
         raise Unsupported(f"{name} cannot be started on a checkpoint; these can: {known}")
     with tempfile.TemporaryDirectory(prefix="syncguard-cold-") as folder:
         copy = write_copy(checkpoint, learner.weights(), Path(folder))
-        return _FROM_DISK[name](copy, quantization, "", 0, load="auto")
+        return _FROM_DISK[name](copy, quantization, "", 0, load="auto", **(settings or {}))
 
 
 def make_learner(
@@ -200,6 +227,14 @@ def _stub_model(name: str, fields: Mapping[str, Any]) -> StubModel:
         for spec in weight_specs(topology)
     }
     return StubModel(Path(name), name, {"vocab_size": topology.vocab}, tensors, topology)
+
+
+def _not_taken(factory: EngineFactory, settings: Mapping[str, Any]) -> list[str]:
+    """Settings that a factory does not take."""
+    parameters = inspect.signature(factory).parameters
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+        return []
+    return sorted(settings.keys() - parameters.keys())
 
 
 def _imported(name: str) -> EngineFactory:

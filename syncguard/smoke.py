@@ -3,9 +3,9 @@
 import contextlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from syncguard.checkpoints import Checkpoint
 from syncguard.errors import SyncguardError, UsageError
@@ -48,6 +48,7 @@ class SmokeOptions:
         bucket_mib: Largest size of a bucket in MiB; by default an eighth of the model.
         seed: Of everything random.
         fault: ``NAME`` or ``NAME@SITE`` of a fault that is armed from before the first sync on.
+        settings: Further settings of the engine, see `syncguard.sides.make_engine`.
     """
 
     engine: str = "vllm"
@@ -60,6 +61,7 @@ class SmokeOptions:
     bucket_mib: float | None = None
     seed: int = 0
     fault: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.profile not in PROFILES:
@@ -164,7 +166,12 @@ class _Run:
         with contextlib.ExitStack() as closing:
             self._advance("starting the engine")
             engine = make_engine(
-                options.engine, checkpoint, quantization, options.path, options.seed
+                options.engine,
+                checkpoint,
+                quantization,
+                options.path,
+                options.seed,
+                options.settings,
             )
             closing.callback(engine.close)
             self._advance("building the learner")
@@ -193,7 +200,9 @@ class _Run:
         limit = _bucket_bytes(options, checkpoint)
 
         def cold() -> Engine:
-            return start_cold(options.engine, checkpoint, learner, options.quantization)
+            return start_cold(
+                options.engine, checkpoint, learner, options.quantization, options.settings
+            )
 
         for number in range(1, options.syncs + 1):
             again = number == options.syncs and number > 1

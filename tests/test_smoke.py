@@ -65,7 +65,7 @@ def test_the_sides_are_made_as_the_options_say(world: World) -> None:
     world.run(engine="a:b", model="m", quantization="none", path="reload", syncs=1, seed=7)
     assert world.asked == [
         ("model", "a:b", "m", "none", {}),
-        ("engine", "a:b", world.checkpoint, "none", "reload", 7),
+        ("engine", "a:b", world.checkpoint, "none", "reload", 7, {}),
         ("learner", world.checkpoint, "none", 7, "bf16"),
     ]
 
@@ -202,7 +202,7 @@ def test_a_cold_engine_is_compared_at_the_last_sync(
     started: list[FakeEngine] = []
 
     def start_cold(*given: Any) -> FakeEngine:
-        assert given == ("vllm", world.checkpoint, world.learner, "none")
+        assert given == ("vllm", world.checkpoint, world.learner, "none", {})
         started.append(FakeEngine(4))
         started[0].begin(0, "")
         started[0].send(list(world.learner.weights()))

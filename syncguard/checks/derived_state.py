@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from syncguard.checks.judgement import Judgement, counted, failed, listed, not_run, passed
-from syncguard.checks.matching import MATRICES, answers
+from syncguard.checks.matching import MATRICES, NO_RANKS, Ranks, answers, on_ranks
 from syncguard.checks.registry import check
 from syncguard.observations import (
     LearnerLayer,
@@ -28,6 +28,7 @@ def exact_probe_check(
     learner_values: Mapping[str, NDArray[np.uint64]],
     value_history: Mapping[str, Mapping[str, NDArray[np.uint64]]],
     exact_probe: Mapping[str, WeightPrint | Unreadable],
+    probe_ranks: Ranks = NO_RANKS,
 ) -> Judgement:
     """Run every serving kernel on rows of the identity matrix and compare bit for bit.
 
@@ -55,7 +56,8 @@ def exact_probe_check(
             if not isinstance(got, WeightPrint):
                 blind[key] = got.why
             elif text := _deviation(got.rows["values"], wanted[weight]):
-                wrong[key] = text + _origin(got, weight, wanted, value_history)
+                origin = _origin(got, weight, wanted, value_history)
+                wrong[key] = text + on_ranks(probe_ranks, key) + origin
         unseen |= blind
         checked += not blind
         nbytes += 0 if blind else size

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from syncguard.checks.differences import Difference, describe, differing_rows
 from syncguard.checks.judgement import Judgement, counted, failed, listed, not_run, passed
-from syncguard.checks.matching import answers
+from syncguard.checks.matching import NO_RANKS, Ranks, answers, on_ranks
 from syncguard.checks.registry import check
 from syncguard.observations import LearnerLayer, Unreadable, WeightPrint
 from syncguard.verdict import Coverage, Reason, explain
@@ -24,6 +24,7 @@ def weight_bytes(
     weight_prints: Mapping[str, WeightPrint | Unreadable],
     packed_probe: Mapping[str, WeightPrint | Unreadable],
     differences: Sequence[Difference],
+    byte_ranks: Ranks = NO_RANKS,
 ) -> Judgement:
     """Compare every byte of every weight with what the learner's forward used.
 
@@ -50,7 +51,9 @@ def weight_bytes(
             key: _judged(mine, copy, told.get(key), packed_probe.get(key), values)
             for key, copy in copies.items()
         }
-        wrong |= {key: copy.wrong for key, copy in found.items() if copy.wrong}
+        wrong |= {
+            key: copy.wrong + on_ranks(byte_ranks, key) for key, copy in found.items() if copy.wrong
+        }
         blind = {key: copy.unseen for key, copy in found.items() if copy.unseen}
         unseen |= blind
         probed += any(copy.probed for copy in found.values())

@@ -12,6 +12,7 @@ from syncguard.cli.campaign import campaign
 from syncguard.cli.catalogue import explain, list_things
 from syncguard.cli.doctor import doctor
 from syncguard.cli.smoke import smoke
+from syncguard.cli.survey import survey
 
 __all__ = ["app", "main"]
 
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.command()(smoke)
 app.command()(doctor)
 app.command()(campaign)
+app.command()(survey)
 app.command("list")(list_things)
 app.command()(explain)
 

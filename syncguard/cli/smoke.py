@@ -44,6 +44,12 @@ def smoke(
             show_default=False,
         ),
     ] = "",
+    tp: Annotated[
+        int,
+        typer.Option(
+            "--tp", min=1, metavar="N", help="Tensor-parallel ranks, each in its own process."
+        ),
+    ] = 1,
     profile: Annotated[
         Literal["smoke", "production"],
         typer.Option(
@@ -126,6 +132,7 @@ def smoke(
             bucket_mib=bucket_mib,
             seed=seed,
             fault=fault,
+            settings={"ranks": tp} if tp > 1 else {},
         )
         try:
             report = run_smoke(options, told)

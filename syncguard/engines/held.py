@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from syncguard.observations import EngineLayer
+from syncguard.observations import EngineLayer, Place
 
 __all__ = [
     "Held",
@@ -39,6 +39,7 @@ class Held:
         kind: ``linear``, ``embedding``, ``head``, ``expert`` or ``plain``.
         expert: Its place in a parameter that stacks experts, [experts, rows, columns]; else -1.
         sealed: Why its bytes cannot be read though there are some; empty if they can.
+        place: The rectangle of the weight that this rank holds; none if it is all of it.
     """
 
     weight: str
@@ -49,6 +50,7 @@ class Held:
     kind: str
     expert: int = -1
     sealed: str = ""
+    place: Place | None = None
 
     @property
     def served_by(self) -> str:

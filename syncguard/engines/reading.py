@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from syncguard.engines.held import Held, by_product, dtype_of, grid_of
-from syncguard.fingerprint import row_prints, value_print
+from syncguard.fingerprint import value_print
 from syncguard.observations import ProbeOutput, ProbeTurn, Rederivation, Unreadable, WeightPrint
 from syncguard.probes import exact_prints, random_rows, turn_rows
+from syncguard.shards import component_prints
 
 __all__ = ["Reader"]
 
@@ -68,7 +69,7 @@ class Reader:
                 weight=held.weight,
                 grid="mxfp8" if "scales" in tensors else grid_of(first.dtype),
                 shape=tuple(first.shape),
-                rows={name: row_prints(t, granule=_granule(name)) for name, t in tensors.items()},
+                rows={name: component_prints(name, t, held.place) for name, t in tensors.items()},
                 nbytes=sum(t.numel() * t.element_size() for t in tensors.values()),
             )
         return prints
@@ -83,13 +84,14 @@ class Reader:
                 if kind == "embedding":
                     rows = _embedding_prints(module, dtype)
                 else:
-                    rows = exact_prints(self.serve(parts[0]), features, dtype)
+                    serve, (first, total) = self.serve(parts[0]), _columns(parts[0], features)
+                    rows = exact_prints(serve, features, dtype, first=first, total=total)
             except (RuntimeError, ValueError) as error:
                 why = f"its kernel: {error}"
                 prints |= {held.weight: Unreadable(held.weight, why) for held in parts}
                 continue
             for held in parts:
-                mine = rows[held.rows]
+                mine = rows[_looked_up(held) if kind == "embedding" else held.rows]
                 prints[held.weight] = WeightPrint(
                     weight=held.weight,
                     grid=grid_of(dtype),
@@ -120,9 +122,14 @@ class Reader:
             path, dtype = parts[0].served_by, dtype_of(parts[0].module)
             if parts[0].kind == "embedding" or (modules is not None and path not in modules):
                 continue
-            y = self.serve(parts[0])(rows(path, _features(parts[0]), dtype)).float()
+            features = _features(parts[0])
+            first, total = _columns(parts[0], features)
+            x = rows(path, total, dtype)[:, first : first + features].contiguous()
+            y = self.serve(parts[0])(x).float()
             kept = torch.cat([y[:, held.rows] for held in parts], dim=1)
-            outputs.append(ProbeOutput(path, tuple(held.weight for held in parts), kept.numpy()))
+            places = tuple(held.place for held in parts if held.place is not None)
+            names = tuple(held.weight for held in parts)
+            outputs.append(ProbeOutput(path, names, kept.numpy(), places))
         return outputs
 
     def rederive(self) -> list[Rederivation]:
@@ -222,5 +229,13 @@ def _features(held: Held) -> int:
     return int(next(getattr(module, name) for name in names if hasattr(module, name)))
 
 
-def _granule(component: str) -> int | None:
-    return 1 if component == "scales" else None
+def _columns(held: Held, features: int) -> tuple[int, int]:
+    """Number of a module's first input feature in the whole layer, and how many that has."""
+    if held.place is None:
+        return 0, features
+    return held.place.columns[0], held.place.shape[-1]
+
+
+def _looked_up(held: Held) -> slice:
+    """Rows of an embedding that this rank looks up: tokens that it has not, it asks others for."""
+    return held.rows if held.place is None else slice(*held.place.rows)

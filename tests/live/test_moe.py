@@ -142,7 +142,7 @@ def test_one_stale_expert_scale(moe: Pair) -> None:
     derived[0] -= 1
     probe, again = verdicts["exact-probe"], verdicts["re-derivation"]
     assert (probe.subject, again.subject) == (name(3, "gate"), name(3, "gate"))
-    assert "1 of 96 output rows differ, the first is 0" in probe.message
+    assert "1 of 192 output rows differ, the first is 0" in probe.message
     assert dict(again.evidence) == {f"{EXPERTS}.w13_weight_scale_swizzled[3]": "1 byte"}
     assert verdicts["weight-bytes"].status is Status.PASS
 

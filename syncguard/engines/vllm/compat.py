@@ -4,7 +4,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["choose_experts", "tolerate_llvmlite"]
+__all__ = ["add_expert_group", "choose_experts", "tolerate_llvmlite"]
 
 
 def choose_experts() -> None:
@@ -27,6 +27,24 @@ def choose_experts() -> None:
     methods: tuple[Any, ...] = (Mxfp8OnlineMoEMethod, ModelOptMxFp8FusedMoE)
     for method in methods:
         _post_process_experts(method, CpuMxfp8Experts)
+
+
+def add_expert_group() -> None:
+    """Let a mixture of experts start in a process where a dense model did before.
+
+    vLLM 0.32 makes its process groups with the first engine of a process, and the one for experts
+    only if that engine has some.
+    """
+    from vllm.distributed import parallel_state
+
+    if parallel_state._EP is None:
+        world = parallel_state.get_world_group()
+        parallel_state._EP = parallel_state.init_model_parallel_group(
+            [world.ranks],
+            world.local_rank,
+            parallel_state.torch.distributed.get_backend(world.device_group),
+            group_name="ep",
+        )
 
 
 def _post_process_experts(method: Any, ours: Any) -> None:

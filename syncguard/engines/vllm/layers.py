@@ -1,11 +1,13 @@
 """Which of the learner's weights each live vLLM module holds, and in what grid."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from syncguard.engines import held
 from syncguard.engines.held import Held, dtype_of, grid_of
 from syncguard.engines.vllm.kernel import kernel_of
+from syncguard.engines.vllm.places import placed
 from syncguard.observations import EngineLayer
 
 __all__ = ["held_weights", "is_packed", "layer_table"]
@@ -21,15 +23,22 @@ _PACKED: Final = (
 
 
 def held_weights(model: Any) -> Iterator[Held]:
-    """Every weight of the learner that the model holds, fused parameters taken apart."""
+    """Every weight of the learner that the model holds, fused parameters taken apart.
+
+    On a tensor-parallel rank each comes with the rectangle that it is.
+    """
     from vllm.model_executor.layers.fused_moe import RoutedExperts
 
     fused: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", {})
     for path, module in model.named_modules():
         if isinstance(module, RoutedExperts):
-            yield from _experts(path, module)
+            found = _experts(path, module)
         else:
-            yield from held.held_weights([(path, module)], fused.get, _kind)
+            found = held.held_weights([(path, module)], fused.get, _kind)
+        seen: Counter[str] = Counter()
+        for one in found:
+            yield placed(one, seen[one.parameter])
+            seen[one.parameter] += 1
 
 
 def layer_table(model: Any, rank: int = 0) -> list[EngineLayer]:

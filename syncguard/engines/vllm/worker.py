@@ -1,0 +1,42 @@
+"""What is added to vLLM's worker in each of its processes: it can be observed there.
+
+vLLM imports this module in a worker before it builds the model, so our kernels are registered in
+time, whether or not syncguard is installed as a plugin.
+"""
+
+from typing import Any
+
+from syncguard.engines.vllm.compat import tolerate_llvmlite
+from syncguard.engines.vllm.observer import Observer
+from syncguard.engines.vllm.plugin import register
+
+__all__ = ["ObservedWorker"]
+
+register()
+tolerate_llvmlite()
+
+
+class ObservedWorker:
+    """A mixin of vLLM's worker."""
+
+    def syncguard_observe(
+        self, request: int, world: int, name: str, arguments: tuple[Any, ...]
+    ) -> tuple[int, int, Any, str]:
+        """Make one observation of this rank.
+
+        Args:
+            request: Number of the request, which comes back: an answer that is late must not be
+                taken for that of another question.
+            world: How many ranks there are.
+            name: A method of `Observer`.
+            arguments: Its arguments.
+
+        Returns:
+            The request's number, the rank, the answer, and what went wrong, or an empty text.
+        """
+        rank: int = self.rank  # type: ignore[attr-defined]
+        try:
+            observer = vars(self).setdefault("syncguard_observer", Observer(self, world))
+            return request, rank, getattr(observer, name)(*arguments), ""
+        except Exception as error:  # noqa: BLE001 - the other side tells it
+            return request, rank, None, f"{type(error).__name__}: {error}"

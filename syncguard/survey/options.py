@@ -1,0 +1,67 @@
+"""What a survey is to run, as the command line asks for it."""
+
+import difflib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from syncguard.errors import UsageError
+from syncguard.survey.cell import SurveyCell
+
+__all__ = ["SurveyOptions"]
+
+_MOST: int = 2
+"""Live engines at a time: each takes most of a gigabyte."""
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyOptions:
+    """See ``syncguard survey --help``.
+
+    Attributes:
+        only: Words of which a cell must match one; empty for all cells.
+        workers: Processes at a time; 0 for one a core, at most two.
+        timeout_s: Limit for a cell.
+
+    Raises:
+        UsageError: A value is out of range.
+    """
+
+    only: tuple[str, ...] = ()
+    workers: int = 0
+    timeout_s: float = 180.0
+
+    def __post_init__(self) -> None:
+        if self.workers < 0 or self.timeout_s <= 0:
+            raise UsageError("--workers must be at least 0, and --timeout more than 0")
+
+    @property
+    def processes(self) -> int:
+        """Processes at a time."""
+        return self.workers or min(_MOST, len(os.sched_getaffinity(0)))
+
+    def chosen(self, cells: Sequence[SurveyCell]) -> list[SurveyCell]:
+        """The cells that are asked for.
+
+        Raises:
+            UsageError: A word matches none.
+        """
+        for word in self.only:
+            if not any(cell.matches(word) for cell in cells):
+                raise UsageError(_no_such(word, cells))
+        return [c for c in cells if not self.only or any(map(c.matches, self.only))]
+
+
+def _no_such(word: str, cells: Sequence[SurveyCell]) -> str:
+    values = dict.fromkeys(
+        value
+        for cell in cells
+        for value in (*cell.name.partition("+")[0].split("/"), cell.variant, "core")
+        if value
+    )
+    close = difflib.get_close_matches(word, values, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return (
+        f"--only {word!r} matches no cell{hint}\n"
+        f"  expected: a part of a cell's name, or a pattern; names have: {', '.join(values)}"
+    )

@@ -1,0 +1,105 @@
+"""What is done with the two sides of a cell; each scenario gives the report of a run."""
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+import torch
+
+from syncguard.report import Report
+from syncguard.smoke import SmokeOptions, run_smoke
+from syncguard.survey.cell import SurveyCell
+from syncguard.verdict import Verdict
+
+__all__ = ["SCENARIOS", "Scenario"]
+
+Scenario = Callable[[SurveyCell], Report]
+Weights = Iterator[tuple[str, torch.Tensor]]
+
+_BUCKETS: Final = 8
+_PATTERN: Final = 0xA5
+
+
+class _Deaf:
+    """A listener that keeps verdicts."""
+
+    def __init__(self) -> None:
+        self.verdicts: list[Verdict] = []
+
+    def step(self, text: str, done: int, total: int) -> None:
+        """Not kept."""
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Keep it."""
+        self.verdicts.append(verdict)
+
+    def finished(self, report: Report) -> None:
+        """Not kept."""
+
+
+def _smoke(cell: SurveyCell) -> Report:
+    """What ``syncguard smoke`` does."""
+    options = SmokeOptions(
+        engine=cell.engine,
+        model=cell.model,
+        quantization=cell.weights,
+        path=cell.path,
+        settings=cell.settings,
+    )
+    return run_smoke(options, _Deaf())
+
+
+def _after_failed(broken: Callable[[Weights], Weights]) -> Scenario:
+    """A sync, another one that fails on the way, and a complete one, whose verdicts count."""
+
+    def run(cell: SurveyCell) -> Report:
+        from syncguard.guard import Guard
+        from syncguard.sides import make_engine, make_learner, make_model
+
+        checkpoint = make_model(cell.engine, cell.model, cell.weights)
+        engine = make_engine(cell.engine, checkpoint, cell.weights, cell.path, 0, cell.settings)
+        learner = make_learner(checkpoint, cell.weights, 0, engine.wire)
+        guard = Guard(learner, engine, _Deaf(), vocabulary=checkpoint.config["vocab_size"])
+        limit = sum(tensor.nbytes for _, tensor in learner.weights()) // _BUCKETS
+        guard.sync(bucket_bytes=limit, poison=_PATTERN)
+        learner.step(1e-6)
+        weights = learner.weights
+        learner.weights = lambda: broken(weights())  # type: ignore[method-assign]
+        failed, _ = guard.sync(bucket_bytes=limit)
+        learner.weights = weights  # type: ignore[method-assign]
+        if not failed.error:
+            raise RuntimeError("the sync that was to fail did not")
+        summary, verdicts = guard.sync(bucket_bytes=limit)
+        return Report(syncs=(summary,), verdicts=tuple(verdicts))
+
+    return run
+
+
+def _with_unknown_name(weights: Weights) -> Weights:
+    """The engine refuses the last name, when everything else has arrived."""
+    yield from weights
+    yield "model.layers.9.mlp.down_proj.weight", torch.zeros(2, 2, dtype=torch.bfloat16)
+
+
+def _with_wrong_shape(weights: Weights) -> Weights:
+    """One matrix has a row too few."""
+    for name, tensor in weights:
+        yield name, tensor[:-1] if name.endswith("0.mlp.down_proj.weight") else tensor
+
+
+def _cut_short(weights: Weights) -> Weights:
+    """The exporter dies half way."""
+    every = list(weights)
+    yield from every[: len(every) // 2]
+    raise ConnectionError("the transport broke")
+
+
+SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
+    {
+        "cut-short": _after_failed(_cut_short),
+        "smoke": _smoke,
+        "unknown-name": _after_failed(_with_unknown_name),
+        "wrong-shape": _after_failed(_with_wrong_shape),
+    }
+)
+"""By name."""

@@ -1,0 +1,84 @@
+"""The table of vLLM on a CPU."""
+
+from dataclasses import replace
+from typing import Final
+
+from syncguard.survey.cell import SurveyCell
+
+__all__ = ["cells"]
+
+_MODELS: Final = (
+    "tiny-qwen3",
+    "tiny-qwen3-tied",
+    "tiny-llama",
+    "tiny-qwen3-moe",
+    "tiny-glm4-moe",
+)
+_WEIGHTS: Final = ("none", "mxfp8", "modelopt-mxfp8")
+_PATHS: Final = ("transfer", "reload")
+_CORE: Final = frozenset(
+    {
+        ("tiny-qwen3", "mxfp8", "transfer"),
+        ("tiny-qwen3-tied", "none", "transfer"),
+        ("tiny-qwen3-moe", "mxfp8", "transfer"),
+        ("tiny-qwen3-moe", "none", "transfer"),
+    }
+)
+
+_DENSE: Final = SurveyCell("vllm", "tiny-qwen3", "mxfp8", "transfer")
+_MOE: Final = replace(_DENSE, model="tiny-qwen3-moe")
+_ROUTERS_AS_IF_MIXED: Final = ("lm_head", "model.layers.0.mlp.gate", "model.layers.1.mlp.gate")
+
+_SPECIAL: Final = (
+    replace(
+        _DENSE,
+        weights="modelopt-mxfp8",
+        variant="router-exclusion",
+        settings={"exclude": _ROUTERS_AS_IF_MIXED},
+        finding="vllm_modelopt_exclusion",
+        core=True,
+    ),
+    replace(
+        _MOE,
+        variant="router-quantized",
+        settings={"exclude": ()},
+        finding="vllm_router_quantized",
+    ),
+    replace(_DENSE, variant="unknown-name", scenario="unknown-name"),
+    replace(_DENSE, variant="wrong-shape", scenario="wrong-shape", finding="vllm_wrong_shape"),
+    replace(_DENSE, variant="cut-short", scenario="cut-short"),
+)
+
+_NOT_YET: Final = (
+    (replace(_DENSE, process="own"), "the adapter observes an engine in its own process only"),
+    (replace(_DENSE, process="server"), "the adapter has no client for the HTTP server"),
+    (
+        replace(_DENSE, path="extension"),
+        "the adapter has no worker extension that receives weights",
+    ),
+    (replace(_DENSE, weights="int8-w8a8"), "the learner trains in bf16 or MXFP8"),
+)
+
+
+def cells() -> list[SurveyCell]:
+    """Models, weights and paths in every combination; then what is special, and what is missing."""
+    crossed = [
+        SurveyCell(
+            "vllm",
+            model,
+            weights,
+            path,
+            finding=_finding(model, weights),
+            core=(model, weights, path) in _CORE,
+        )
+        for model in _MODELS
+        for weights in _WEIGHTS
+        for path in _PATHS
+    ]
+    return [*crossed, *_SPECIAL, *(replace(cell, missing=why) for cell, why in _NOT_YET)]
+
+
+def _finding(model: str, weights: str) -> str:
+    if model.endswith("tied"):
+        return "vllm_tied_head"
+    return "vllm_bf16_experts" if model.endswith("moe") and weights == "none" else ""
