@@ -1,6 +1,6 @@
 """What can go wrong outside a check: each error says what, where and what to do."""
 
-__all__ = ["SyncguardError", "Unsupported", "UsageError"]
+__all__ = ["EngineLost", "SyncguardError", "Unsupported", "UsageError"]
 
 
 class SyncguardError(Exception):
@@ -13,3 +13,7 @@ class UsageError(SyncguardError):
 
 class Unsupported(SyncguardError):
     """The engine or the learner cannot make this observation; the text says why."""
+
+
+class EngineLost(SyncguardError):
+    """The engine's process has died, or was ended because it hung; nothing serves any more."""

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from syncguard.checks import CHECKS, Check
+from syncguard.errors import EngineLost
 from syncguard.fingerprint import fingerprint
 from syncguard.observations import (
     GraphReads,
@@ -18,7 +19,7 @@ from syncguard.observations import (
     SyncRecord,
     WeightPrint,
 )
-from syncguard.observing import SyncContext, View
+from syncguard.observing import OBSERVERS, SyncContext, View
 from syncguard.profiles import SMOKE, Profile
 from syncguard.protocols import Engine, Learner
 from syncguard.report import SyncSummary
@@ -98,6 +99,7 @@ class Guard:
         self._values: dict[str, Mapping[str, NDArray[np.uint64]]] = {}
         self._reads: GraphReads | None = None
         self._delivered = True
+        self._lost: EngineLost | None = None
         self._context: SyncContext | None = None
 
     def sync(
@@ -126,7 +128,10 @@ class Guard:
         same_weights = same_weights and self._delivered
         before, failures = self._observe_before(poison, same_weights)
         exported: dict[str, int] = {}
+        self._lost = None
         record, tensors, nbytes = self._send(bucket_bytes, exported)
+        if self._lost is not None:  # nothing serves: there is no sync to judge
+            failures = dict.fromkeys(OBSERVERS, self._lost)
         self._delivered = not record.error
         context = SyncContext(
             record=record,
@@ -228,6 +233,9 @@ class Guard:
                     exported.update((name, fingerprint(tensor)) for name, tensor in bucket)
                 self._engine.send(bucket)
             record = self._engine.finish()
+        except EngineLost as error:
+            self._lost = error
+            record = SyncRecord(self._number, version, error=str(error))
         except Exception as error:  # noqa: BLE001 - the session check judges it
             record = self._abandoned(version, f"{type(error).__name__}: {error}")
         if record.number != self._number:

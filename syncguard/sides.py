@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_MODELS",
     "ENGINES",
+    "PROCESSES",
     "STUB_MODELS",
     "StubModel",
     "cache_dir",
@@ -29,6 +30,7 @@ __all__ = [
     "make_learner",
     "make_model",
     "start_cold",
+    "start_hosted",
 ]
 
 EngineFactory = Callable[..., Engine]
@@ -83,12 +85,19 @@ def _vllm(
 
 
 def _sglang(
-    checkpoint: Checkpoint, quantization: str, path: str, seed: int, load: str = "dummy"
+    checkpoint: Checkpoint,
+    quantization: str,
+    path: str,
+    seed: int,
+    load: str = "dummy",
+    *,
+    served: bool = False,
 ) -> Engine:
     from syncguard.engines.sglang.adapter import PATHS, SglangEngine
 
+    form: dict[str, Any] = {"served": served} if served else {}
     return SglangEngine(
-        checkpoint.path, quantization, path=path or PATHS[0], load_format=load, seed=seed
+        checkpoint.path, quantization, path=path or PATHS[0], load_format=load, seed=seed, **form
     )
 
 
@@ -102,6 +111,12 @@ def _stub(checkpoint: Checkpoint, quantization: str, path: str, seed: int) -> En
 
 ENGINES: Final[dict[str, EngineFactory]] = {"sglang": _sglang, "stub": _stub, "vllm": _vllm}
 """Engines by name; each takes checkpoint, quantization, sync path and seed, and its settings."""
+
+PROCESSES: Final = ("here", "own")
+"""Where an engine runs: in this process, or in one of its own, with a scheduler if it has one."""
+
+_HOSTED: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"sglang": {"served": True}})
+"""Settings of an engine that has its process to itself."""
 
 _FROM_DISK: Final[Mapping[str, Callable[..., Engine]]] = MappingProxyType(
     {"sglang": _sglang, "vllm": _vllm}
@@ -147,6 +162,7 @@ def make_engine(
     path: str,
     seed: int,
     settings: Mapping[str, Any] | None = None,
+    process: str = PROCESSES[0],
 ) -> Engine:
     """Start an engine.
 
@@ -157,15 +173,39 @@ def make_engine(
         path: How syncs reach it; empty for the engine's first.
         seed: Of its random numbers.
         settings: Further keyword arguments, which not every engine takes.
+        process: One of `PROCESSES`.
 
     Raises:
-        UsageError: There is no such engine, or it has no such setting.
+        UsageError: There is no such engine, it has no such setting, or it cannot run where it is
+            wanted.
+        EngineLost: It did not start in a process of its own.
     """
     factory = ENGINES.get(name) or _imported(name)
     settings = settings or {}
     if unknown := _not_taken(factory, settings):
         raise UsageError(f"engine {name!r} has no setting {', '.join(unknown)}")
-    return factory(checkpoint, quantization, path, seed, **settings)
+    if process == PROCESSES[0]:
+        return factory(checkpoint, quantization, path, seed, **settings)
+    if isinstance(checkpoint, StubModel):
+        raise UsageError("the stub runs in this process only: leave --process out")
+    from syncguard.engines.hosting import HostedEngine
+
+    given = name, checkpoint, quantization, path, seed, settings
+    hosted: Engine = HostedEngine(f"{__name__}:start_hosted", given)
+    return hosted
+
+
+def start_hosted(
+    name: str,
+    checkpoint: Checkpoint,
+    quantization: str,
+    path: str,
+    seed: int,
+    settings: Mapping[str, Any],
+) -> Engine:
+    """Start an engine in a process that is all its own; see `make_engine`."""
+    factory = ENGINES.get(name) or _imported(name)
+    return factory(checkpoint, quantization, path, seed, **_HOSTED.get(name, {}), **settings)
 
 
 def start_cold(

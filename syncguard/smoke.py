@@ -16,7 +16,14 @@ from syncguard.profiles import PROFILES, SMOKE
 from syncguard.protocols import Engine, Learner
 from syncguard.report import Environment, Report, SyncSummary
 from syncguard.reporting import Listener
-from syncguard.sides import DEFAULT_MODELS, make_engine, make_learner, make_model, start_cold
+from syncguard.sides import (
+    DEFAULT_MODELS,
+    PROCESSES,
+    make_engine,
+    make_learner,
+    make_model,
+    start_cold,
+)
 from syncguard.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -41,6 +48,7 @@ class SmokeOptions:
             engine's own, see `syncguard.sides.DEFAULT_MODELS`.
         quantization: ``mxfp8``, ``none``, or another one that the engine knows.
         path: How a sync reaches the engine; empty for its first.
+        process: One of `syncguard.sides.PROCESSES`.
         profile: One of `syncguard.profiles.PROFILES`.
         cold_warm: Whether to compare the engine at the end with one that is started on the
             learner's weights.
@@ -55,6 +63,7 @@ class SmokeOptions:
     model: str = ""
     quantization: str = "mxfp8"
     path: str = ""
+    process: str = PROCESSES[0]
     profile: str = SMOKE.name
     cold_warm: bool = False
     syncs: int = 3
@@ -67,6 +76,9 @@ class SmokeOptions:
         if self.profile not in PROFILES:
             known = ", ".join(PROFILES)
             raise UsageError(f"unknown profile {self.profile!r}; known: {known}")
+        if self.process not in PROCESSES:
+            known = ", ".join(PROCESSES)
+            raise UsageError(f"unknown process {self.process!r}; known: {known}")
         if self.syncs < 1:
             raise UsageError(f"--syncs must be at least 1, got {self.syncs}")
         if self.bucket_mib is not None and not 0 < self.bucket_mib < math.inf:
@@ -172,6 +184,7 @@ class _Run:
                 options.path,
                 options.seed,
                 options.settings,
+                options.process,
             )
             closing.callback(engine.close)
             self._advance("building the learner")

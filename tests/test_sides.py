@@ -64,6 +64,23 @@ def test_an_error_of_a_factory_is_its_own(adapters: Any) -> None:
         make("fake_adapters:start")
 
 
+def test_an_engine_in_a_process_of_its_own_is_given_the_same_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("syncguard.engines.hosting.HostedEngine", lambda *given: given)
+    monkeypatch.setitem(ENGINES, "vllm", lambda *given: given)  # type: ignore[arg-type]
+    made: Any = make_engine("vllm", CHECKPOINT, "mxfp8", "reload", 7, {}, "own")
+    factory, given = made
+    assert factory == "syncguard.sides:start_hosted"
+    assert given == ("vllm", CHECKPOINT, "mxfp8", "reload", 7, {})
+
+
+def test_the_stub_stays_here() -> None:
+    model = make_model("stub", "stub-dense", "mxfp8")
+    with pytest.raises(UsageError, match="leave --process out"):
+        make_engine("stub", model, "mxfp8", "", 0, {}, "own")
+
+
 @pytest.mark.parametrize(("name", "meant"), [("vlm", "vllm"), ("VLLM", ""), ("stubb", "stub")])
 def test_an_unknown_engine_is_told_what_was_meant(name: str, meant: str) -> None:
     text = told(name)

@@ -7,7 +7,7 @@ from typing import Final
 
 import typer
 
-from syncguard.errors import UsageError
+from syncguard.errors import EngineLost, UsageError
 from syncguard.report import ExitCode
 
 __all__ = ["TRACEBACK", "exit_codes"]
@@ -21,7 +21,8 @@ def exit_codes() -> Iterator[None]:
     """Turn what goes wrong inside into a text on stderr and an exit code.
 
     Raises:
-        typer.Exit: With 2 for a `UsageError`, 130 for Ctrl-C, 4 for anything unexpected.
+        typer.Exit: With 2 for a `UsageError`, 3 if there is no engine to check any more, 130 for
+            Ctrl-C, 4 for anything unexpected.
     """
     try:
         yield
@@ -30,6 +31,9 @@ def exit_codes() -> Iterator[None]:
     except UsageError as error:
         typer.echo(f"syncguard: {error}", err=True)
         raise typer.Exit(ExitCode.USAGE) from None
+    except EngineLost as error:
+        typer.echo(f"syncguard: {error}", err=True)
+        raise typer.Exit(ExitCode.NOT_CHECKED) from None
     except KeyboardInterrupt:
         typer.echo("syncguard: interrupted", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED) from None

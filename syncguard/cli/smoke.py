@@ -50,6 +50,13 @@ def smoke(
             "--tp", min=1, metavar="N", help="Tensor-parallel ranks, each in its own process."
         ),
     ] = 1,
+    process: Annotated[
+        Literal["here", "own"],
+        typer.Option(
+            help="Where the engine runs: in this process, or in its own, where it may die or hang; "
+            "SGLang then runs with its scheduler."
+        ),
+    ] = "here",
     profile: Annotated[
         Literal["smoke", "production"],
         typer.Option(
@@ -126,6 +133,7 @@ def smoke(
             model=model,
             quantization=quantization,
             path=path,
+            process=process,
             profile=profile,
             cold_warm=cold_warm,
             syncs=syncs,

@@ -4,16 +4,15 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from syncguard.engines.reading import Reader
-from syncguard.engines.sglang.launch import CUSTOM_LOADER, QUANTIZATIONS, start_runner
+from syncguard.engines.sglang.launch import CUSTOM_LOADER, QUANTIZATIONS
 from syncguard.engines.sglang.names import engine_name
 from syncguard.engines.starting import temporary_files_in
 from syncguard.errors import UsageError
@@ -37,11 +36,27 @@ PATHS: Final = ("session", "flattened", "loader", "disk")
 """How a sync reaches SGLang: tensors, or one buffer a bucket, or a custom loader, in a session; or
 a folder."""
 
-_CACHES: Final = ("sglang.", "syncguard.engines.")
+
+class Form(Protocol):
+    """How SGLang runs: a runner in this process, or an engine with processes of its own."""
+
+    model: Any
+    session: Any
+
+    def observe(self, name: str, *args: Any) -> Any:
+        """Ask the `syncguard.engines.sglang.observer.Observer` where the tensors live."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], tokens: int, seed: int
+    ) -> list[tuple[list[int], NDArray[np.float64]]]:
+        """See `syncguard.protocols.Engine`."""
+
+    def close(self) -> None:
+        """End what it started."""
 
 
 class SglangEngine:
-    """A live SGLang model runner in this process, on a CPU.
+    """A live SGLang on a CPU: a model runner in this process, or a whole engine.
 
     Loader, quantization method, session and forward are SGLang's. GPU kernels of the MXFP8 path
     are stand-ins (`syncguard.engines.sglang.standins`): verdicts speak of the life cycle of
@@ -54,6 +69,9 @@ class SglangEngine:
         path: One of `PATHS`.
         load_format: SGLang's; ``dummy`` starts on random weights.
         seed: Of SGLang.
+        served: Whether to start SGLang's engine with a scheduler process of its own, which takes
+            requests and updates as it does in production. It ends this process when one of its
+            own dies: see `syncguard.engines.hosting`.
     """
 
     name = "sglang"
@@ -67,6 +85,7 @@ class SglangEngine:
         path: str = "session",
         load_format: str = "dummy",
         seed: int = 0,
+        served: bool = False,
     ) -> None:
         if path not in PATHS:
             raise UsageError(f"unknown sync path {path!r}; known: {', '.join(PATHS)}")
@@ -79,11 +98,10 @@ class SglangEngine:
         self._record: SyncRecord | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="syncguard-sglang-")
         with temporary_files_in(self._folder.name):
-            self._runner = start_runner(checkpoint, quantization, exclude, load_format, seed)
-        self._model = self._runner.model
-        from syncguard.engines.sglang.session import Session
-
-        self._session = Session(self._runner)
+            form = _form(served)
+            self._form: Form = form(checkpoint, quantization, exclude, load_format, seed)
+        self._model = self._form.model
+        self._session = self._form.session
 
     @property
     def wire(self) -> str:
@@ -109,25 +127,21 @@ class SglangEngine:
 
     def layers(self) -> Sequence[EngineLayer]:
         """See `syncguard.protocols.Engine`."""
-        from syncguard.engines.sglang.layers import layer_table
-
-        return layer_table(self._model)
+        layers: Sequence[EngineLayer] = self._form.observe("layers")
+        return layers
 
     def begin(self, number: int, version: str) -> None:
         """See `syncguard.protocols.Engine`."""
-        from syncguard.engines.sglang.ledger import Ledger
-
         if self._record is not None and self._record.error:
             with contextlib.suppress(Exception):  # a failed session stays open, else it is refused
                 self._session.end()
         self._record = SyncRecord(number, version)
-        self._ledger = Ledger(self._model)
         self._began = time.perf_counter()
         if self._path == "disk":
             self._disk = Path(tempfile.mkdtemp(dir=self._folder.name))
         else:
             self._session.begin()
-        self._ledger.open()
+        self._form.observe("follow_loading")
 
     def send(self, bucket: Sequence[tuple[str, torch.Tensor]]) -> None:
         """See `syncguard.protocols.Engine`."""
@@ -150,25 +164,27 @@ class SglangEngine:
     def finish(self) -> SyncRecord:
         """See `syncguard.protocols.Engine`."""
         assert self._record is not None, "begin() comes first"  # noqa: S101
-        record, ledger = self._record, self._ledger
+        record = self._record
         if self._path == "disk":
             shutil.copy(self._checkpoint / "config.json", self._disk)
             self._session.load_from_disk(str(self._disk), record.version)
             shutil.rmtree(self._disk)
         else:
             self._session.end()
-        ledger.close()
+        record.buckets, record.loaded = self._form.observe("loaded")
         record.seconds = time.perf_counter() - self._began
         record.served_version = self.version()
-        record.buckets, record.loaded = ledger.buckets, ledger.loaded
         return record
 
     def version(self) -> str:
         """The version of the weights that SGLang has recorded."""
-        return self._session.version
+        version: str = self._session.version
+        return version
 
     def seams(self) -> Seams:
         """Where a fault can be armed on the engine's side."""
+        if self._model is None:
+            return {}  # they are in another process
         from syncguard.engines.sglang.seams import engine_seams
 
         return engine_seams(self, self._model, self._session)
@@ -178,85 +194,91 @@ class SglangEngine:
         assert self._record is not None, "begin() comes first"  # noqa: S101
         record = self._record
         record.error = error
-        self._ledger.close()
+        record.buckets, record.loaded = self._form.observe("loaded")
         record.seconds = time.perf_counter() - self._began
-        record.buckets, record.loaded = self._ledger.buckets, self._ledger.loaded
         return record
 
     def poison(self, pattern: int) -> Mapping[str, int]:
         """See `syncguard.protocols.Engine`."""
-        return self._reader().poison(pattern)
+        made: Mapping[str, int] = self._form.observe("poison", pattern)
+        return made
 
     def weight_prints(self) -> Mapping[str, WeightPrint | Unreadable]:
         """See `syncguard.protocols.Engine`."""
-        return self._reader().weight_prints()
+        made: Mapping[str, WeightPrint | Unreadable] = self._form.observe("weight_prints")
+        return made
 
     def probe_exact(self) -> Mapping[str, WeightPrint | Unreadable]:
         """See `syncguard.protocols.Engine`."""
-        return self._reader().probe_exact()
+        made: Mapping[str, WeightPrint | Unreadable] = self._form.observe("probe_exact")
+        return made
 
     def probe_random(self, rows: int, seed: int) -> Sequence[ProbeOutput]:
         """See `syncguard.protocols.Engine`."""
-        return self._reader().probe_random(rows, seed)
+        made: Sequence[ProbeOutput] = self._form.observe("probe_random", rows, seed)
+        return made
 
     def probe_blocks(self, turns: Mapping[str, ProbeTurn]) -> Sequence[ProbeOutput]:
         """See `syncguard.protocols.Engine`."""
-        return self._reader().probe_blocks(turns)
+        made: Sequence[ProbeOutput] = self._form.observe("probe_blocks", turns)
+        return made
 
     def rederive(self) -> Sequence[Rederivation]:
         """See `syncguard.protocols.Engine`."""
-        return self._reader().rederive()
+        made: Sequence[Rederivation] = self._form.observe("rederive")
+        return made
 
     def storage(self) -> Sequence[StoredTensor]:
         """See `syncguard.protocols.Engine`."""
-        from syncguard.engines.reachable import storage_of
-
-        return storage_of(self._model, _CACHES)
+        made: Sequence[StoredTensor] = self._form.observe("storage")
+        return made
 
     def graph_reads(self) -> GraphReads:
         """See `syncguard.protocols.Engine`."""
-        from syncguard.engines.reachable import StorageReads
-
-        with StorageReads() as reads:
+        self._form.observe("record_reads")
+        try:
             self.generate([[1, 2, 3]], tokens=2, seed=0)
-        return GraphReads(reads.paths(self.storage()), captured=False)
+        finally:
+            reads: GraphReads = self._form.observe("recorded_reads")
+        return reads
 
     def state(self) -> Mapping[str, int]:
         """See `syncguard.protocols.Engine`."""
-        from syncguard.engines.reachable import state_of
-
-        pool = self._runner.token_to_kv_pool
-        caches = [*pool.k_buffer, *pool.v_buffer]
-        requests = {cache.untyped_storage().data_ptr() for cache in caches}
-        return state_of(self._model, _CACHES, requests)
+        made: Mapping[str, int] = self._form.observe("state")
+        return made
 
     def quantize_canary(self) -> QuantizedCanary | None:
         """See `syncguard.protocols.Engine`; serialized weights meet no quantizer of SGLang."""
-        from syncguard.engines.sglang import observe
-
-        online = self._quantization == "mxfp8-online"
-        return observe.quantize_canary(self._model) if online else None
+        if self._quantization != "mxfp8-online":
+            return None
+        made: QuantizedCanary = self._form.observe("quantize_canary")
+        return made
 
     def fetch_rows(self, weight: str, rows: Sequence[int]) -> Mapping[str, torch.Tensor]:
         """See `syncguard.protocols.Engine`."""
-        return self._reader().fetch_rows(weight, rows)
+        made: Mapping[str, torch.Tensor] = self._form.observe("fetch_rows", weight, rows)
+        return made
 
     def generate(
         self, prompts: Sequence[Sequence[int]], tokens: int, seed: int
     ) -> list[tuple[list[int], NDArray[np.float64]]]:
         """See `syncguard.protocols.Engine`."""
-        from syncguard.engines.sglang.generation import generate
-
-        return generate(self._runner, prompts, tokens, seed)
+        return self._form.generate(prompts, tokens, seed)
 
     def close(self) -> None:
-        """Remove temporary files; SGLang's global state goes down with the process."""
+        """End what was started, and remove temporary files."""
+        self._form.close()
         self._folder.cleanup()
 
-    def _reader(self) -> Reader:
-        from syncguard.engines.sglang.observe import reader
 
-        return reader(self._model)
+def _form(served: bool) -> Callable[..., Form]:
+    if served:
+        from syncguard.engines.sglang.served import Served
+
+        return Served
+    from syncguard.engines.sglang.inprocess import InProcess
+
+    return InProcess
 
 
 def _flattened(named: list[tuple[str, torch.Tensor]]) -> dict[str, Any]:

@@ -15,7 +15,15 @@ from syncguard.engines.sglang.fakes import importing
 from syncguard.engines.starting import quiet_collector
 from syncguard.errors import UsageError
 
-__all__ = ["CUSTOM_LOADER", "QUANTIZATIONS", "import_engine", "start_runner"]
+__all__ = [
+    "CUSTOM_LOADER",
+    "QUANTIZATIONS",
+    "engine_arguments",
+    "equip",
+    "import_engine",
+    "require_engine",
+    "start_runner",
+]
 
 CUSTOM_LOADER: Final = "syncguard.engines.sglang.loading.load"
 """The custom weight loader that SGLang is told of."""
@@ -72,6 +80,32 @@ def start_runner(
     Raises:
         UsageError: SGLang cannot be imported.
     """
+    require_engine()
+    with quiet(), quiet_collector(), importing():
+        from sglang.benchmark import one_batch
+        from sglang.srt.server_args import PortArgs, ServerArgs
+
+        from syncguard.engines.sglang import compat
+
+        equip(quantization)
+        told = engine_arguments(checkpoint, quantization, exclude, load_format, seed)
+        arguments = ServerArgs(**told)
+        getattr(arguments, "resolve_once", lambda: None)()
+        compat.publish(arguments)
+        compat.reuse_groups()
+        compat.initialize_layers()
+        one_batch.get_tokenizer = lambda *_, **__: None
+        one_batch.print = lambda *_, **__: None  # it tells the size of its cache
+        runner, _ = one_batch.load_model(arguments, PortArgs.init_new(arguments), 0, 0)
+        return getattr(runner, "torch_runner", runner)
+
+
+def require_engine() -> None:
+    """Import SGLang.
+
+    Raises:
+        UsageError: It cannot be imported.
+    """
     try:
         import_engine()
     except ImportError as error:
@@ -81,49 +115,47 @@ def start_runner(
             "  what to do: on a CPU install it from the lock file, without dependency "
             "resolution (see the README)"
         ) from error
-    with quiet(), quiet_collector(), importing():
-        from sglang.benchmark import one_batch
-        from sglang.srt.server_args import PortArgs, ServerArgs
 
-        from syncguard.engines.sglang import compat, standins
 
-        told = dict(QUANTIZATIONS[quantization])
-        override: dict[str, Any] = {}
-        if serialized := told.pop("serialized", None):
-            override["quantization_config"] = {**serialized, "ignored_layers": list(exclude)}
-        if quantization != "none":
-            standins.install()
-            compat.tolerate_rows_of_blocks()
-        arguments = ServerArgs(
-            model_path=str(checkpoint),
-            **told,
-            json_model_override_args=json.dumps(override),
-            load_format=load_format,
-            device="cpu",
-            dtype="bfloat16",
-            attention_backend="torch_native",
-            sampling_backend="pytorch",
-            skip_tokenizer_init=True,
-            max_total_tokens=_TOKENS * _REQUESTS,
-            max_running_requests=_REQUESTS,
-            mem_fraction_static=0.05,
-            context_length=_TOKENS,
-            disable_cuda_graph=True,
-            disable_radix_cache=True,
-            disable_overlap_schedule=True,
-            custom_weight_loader=[CUSTOM_LOADER],
-            nccl_port=_free_port(),
-            random_seed=seed,
-            log_level="error",
-        )
-        getattr(arguments, "resolve_once", lambda: None)()
-        compat.publish(arguments)
-        compat.reuse_groups()
-        compat.initialize_layers()
-        one_batch.get_tokenizer = lambda *_, **__: None
-        one_batch.print = lambda *_, **__: None  # it tells the size of its cache
-        runner, _ = one_batch.load_model(arguments, PortArgs.init_new(arguments), 0, 0)
-        return getattr(runner, "torch_runner", runner)
+def equip(quantization: str) -> None:
+    """Give the imported SGLang of this process what a quantization needs on a CPU."""
+    from syncguard.engines.sglang import compat, standins
+
+    if quantization != "none":
+        standins.install()
+        compat.tolerate_rows_of_blocks()
+
+
+def engine_arguments(
+    checkpoint: Path, quantization: str, exclude: Sequence[str], load_format: str, seed: int
+) -> dict[str, Any]:
+    """SGLang's arguments for a small engine on a CPU; see `start_runner`."""
+    told = dict(QUANTIZATIONS[quantization])
+    override: dict[str, Any] = {}
+    if serialized := told.pop("serialized", None):
+        override["quantization_config"] = {**serialized, "ignored_layers": list(exclude)}
+    return {
+        **told,
+        "model_path": str(checkpoint),
+        "json_model_override_args": json.dumps(override),
+        "load_format": load_format,
+        "device": "cpu",
+        "dtype": "bfloat16",
+        "attention_backend": "torch_native",
+        "sampling_backend": "pytorch",
+        "skip_tokenizer_init": True,
+        "max_total_tokens": _TOKENS * _REQUESTS,
+        "max_running_requests": _REQUESTS,
+        "mem_fraction_static": 0.05,
+        "context_length": _TOKENS,
+        "disable_cuda_graph": True,
+        "disable_radix_cache": True,
+        "disable_overlap_schedule": True,
+        "custom_weight_loader": [CUSTOM_LOADER],
+        "nccl_port": _free_port(),
+        "random_seed": seed,
+        "log_level": "error",
+    }
 
 
 def _free_port() -> int:

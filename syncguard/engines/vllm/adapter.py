@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from syncguard.engines.buckets import write_bucket
 from syncguard.engines.merging import merge_prints, merge_rows
 from syncguard.engines.starting import temporary_files_in
 from syncguard.engines.vllm.launch import EXCLUDED, QUANTIZATIONS, start
@@ -138,13 +139,9 @@ class VllmEngine:
         if self._path == "reload":
             self._staged.extend(bucket)
             return
-        from safetensors.torch import save_file
-
         with tempfile.TemporaryDirectory(dir=self._folder.name) as folder:
-            file = Path(folder) / "bucket.safetensors"
-            save_file({str(i): tensor.contiguous() for i, (_, tensor) in enumerate(bucket)}, file)
-            info = {"path": str(file), "names": [name for name, _ in bucket]}
-            self._llm.update_weights({"update_info": info})
+            path, names = write_bucket(bucket, Path(folder))
+            self._llm.update_weights({"update_info": {"path": path, "names": names}})
 
     def finish(self) -> SyncRecord:
         """See `syncguard.protocols.Engine`."""

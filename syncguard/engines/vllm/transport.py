@@ -5,10 +5,8 @@ copied. vLLM's own transports need CUDA.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
@@ -18,6 +16,8 @@ from vllm.model_executor.model_loader.reload import (
     finalize_layerwise_reload,
     initialize_layerwise_reload,
 )
+
+from syncguard.engines.buckets import read_bucket
 
 __all__ = ["BACKEND", "FileTransferEngine"]
 
@@ -57,9 +57,7 @@ class FileTransferEngine(WeightTransferEngine):  # type: ignore[misc]
 
     def receive_weights(self, update_info: FileUpdateInfo) -> None:
         """Load one bucket, in the order in which it was sent."""
-        tensors = load_file(Path(update_info.path))
-        names = update_info.names
-        self.model.load_weights((name, tensors[str(i)]) for i, name in enumerate(names))
+        self.model.load_weights(read_bucket(update_info.path, update_info.names))
 
     def finish_weight_update(self) -> None:
         """Process what is left and put the kernels' tensors back."""

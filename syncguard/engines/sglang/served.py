@@ -1,0 +1,117 @@
+"""A whole engine of SGLang: its own scheduler process, its requests, its update sessions.
+
+What is observed is observed in the scheduler, which is asked through SGLang's own remote calls.
+"""
+
+import functools
+import pickle
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from syncguard._libraries import quiet
+from syncguard.engines.sglang.fakes import importing
+from syncguard.engines.sglang.launch import engine_arguments, require_engine
+from syncguard.engines.sglang.session import Session
+
+__all__ = ["Served"]
+
+
+class Served:
+    """One engine with its processes.
+
+    Args:
+        checkpoint: Folder of a checkpoint.
+        quantization: One of `syncguard.engines.sglang.launch.QUANTIZATIONS`.
+        exclude: Linear layers that are left unquantized.
+        load_format: SGLang's.
+        seed: Of SGLang.
+
+    Attributes:
+        model: None: it is not in this process.
+        session: Its weight updates.
+    """
+
+    model = None
+
+    def __init__(
+        self,
+        checkpoint: Path,
+        quantization: str,
+        exclude: Sequence[str],
+        load_format: str,
+        seed: int,
+    ) -> None:
+        require_engine()
+        told = engine_arguments(checkpoint, quantization, exclude, load_format, seed)
+        with quiet(), importing():
+            from sglang.srt.entrypoints.engine import Engine
+
+            from syncguard.engines.sglang import workers
+
+            class Observed(Engine):  # type: ignore[misc]
+                run_scheduler_process_func = staticmethod(
+                    functools.partial(workers.run_scheduler, quantization=quantization)
+                )
+                run_detokenizer_process_func = staticmethod(workers.run_detokenizer)
+
+            self._engine = Observed(**told)
+        self.session = Session(self._ask, self._pack)
+
+    def observe(self, name: str, *args: Any) -> Any:
+        """Make one of the observer's observations, in the scheduler."""
+        with tempfile.TemporaryDirectory() as folder:
+            answer = Path(folder) / "answer.pickle"
+            call = functools.partial(
+                self._engine.collective_rpc,
+                "syncguard_observe",
+                observation=name,
+                given=list(args),
+                answer=str(answer),
+            )
+            # The call blocks for ever if the scheduler dies, which only a running loop is told.
+            loop = self._engine.loop
+            loop.run_until_complete(loop.run_in_executor(None, call))
+            return pickle.loads(answer.read_bytes())  # noqa: S301 - our own process wrote it
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], tokens: int, seed: int
+    ) -> list[tuple[list[int], NDArray[np.float64]]]:
+        """See `syncguard.protocols.Engine`; SGLang's sampler takes no seed for a request."""
+        del seed
+        answers = self._engine.generate(
+            input_ids=[list(map(int, prompt)) for prompt in prompts],
+            sampling_params={"temperature": 1.0, "max_new_tokens": tokens, "ignore_eos": True},
+            return_logprob=True,
+            logprob_start_len=0,
+        )
+        return [_scored(answer["meta_info"]) for answer in answers]
+
+    def close(self) -> None:
+        """End the engine's processes."""
+        self._engine.shutdown()
+
+    def _ask(self, method: str, request: Any) -> tuple[bool, str]:
+        manager = self._engine.tokenizer_manager
+        success, message = self._engine.loop.run_until_complete(
+            getattr(manager, method)(request, None)
+        )[:2]
+        if success and getattr(request, "weight_version", None) is not None:
+            self.session.commit(self._engine.get_model_info()["weight_version"])
+        return success, message
+
+    def _pack(self, payload: Any) -> list[Any]:
+        from sglang.srt.utils import MultiprocessingSerializer
+
+        return [MultiprocessingSerializer.serialize(payload)]
+
+
+def _scored(told: Any) -> tuple[list[int], NDArray[np.float64]]:
+    """A sequence, and the scores of all but its first token."""
+    given = [*told["input_token_logprobs"], *told["output_token_logprobs"]]
+    sequence = [token for _, token, _ in given]
+    return sequence, np.array([score for score, _, _ in given[1:]], np.float64)
