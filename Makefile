@@ -14,10 +14,11 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu
 SMOLLM2 := build/smollm2
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install smoke smollm2 test test-all lint bench clean distclean
+.PHONY: help install smoke smoke-sglang smollm2 test test-all lint bench clean distclean
 
 help:
 	@echo "make smoke      check a live engine here (options in ARGS='...')"
+	@echo "make smoke-sglang   the same for a live SGLang engine"
 	@echo "make test       lint, types, and the test suite;  make test-all: also what takes long"
 	@echo "make smollm2    make a checkpoint of SmolLM2-135M-Instruct in $(SMOLLM2)"
 	@echo "make lint       ruff and mypy"
@@ -46,6 +47,9 @@ $(STAMP): $(LOCK) pyproject.toml
 
 smoke: $(STAMP)
 	@$(BIN)/syncguard smoke $(ARGS)
+
+smoke-sglang: $(STAMP)
+	@$(BIN)/syncguard smoke --engine sglang $(ARGS)
 
 $(SMOLLM2)/config.json: | $(STAMP)
 	@$(BIN)/python scripts/make_smollm2.py $(SMOLLM2)

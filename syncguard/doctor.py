@@ -16,6 +16,8 @@ SCHEMA: Final = "syncguard.doctor/1"
 """Name and version of the JSON of ``syncguard doctor --json``."""
 
 _VLLM: Final = "0.32.0"  # the version whose registries and lifecycle the adapter knows
+_SGLANG: Final = ("0.5.20", "0.5.21", "0.5.22", "0.5.23")  # the versions that it was run with
+_SGLANG_NEEDS: Final = ("dill", "gguf", "orjson", "scipy")  # beyond what vLLM brings
 _NATIVE_SM: Final = (10, 0)  # Blackwell: the first tensor cores with MXFP8 block scales
 _CPU_INDEX: Final = "https://download.pytorch.org/whl/cpu"
 
@@ -129,8 +131,25 @@ def _stub() -> Iterator[Finding]:
 
 def _sglang() -> Iterator[Finding]:
     version = _version("sglang")
-    why = "syncguard has no adapter for it yet" if version else "not installed"
-    yield Finding("engine", "SGLang", State.MISSING, version, why)
+    if not version:
+        why = "not installed: `--engine sglang` cannot be checked"
+        todo = "pip install --no-deps -r requirements/cpu.lock"
+        yield Finding("engine", "SGLang", State.MISSING, "", why, todo)
+        return
+    lacking = [name for name in _SGLANG_NEEDS if not _version(name)]
+    if lacking:
+        why = f"its import needs {', '.join(lacking)}"
+        todo = "pip install --no-deps -r requirements/cpu.lock"
+        yield Finding("engine", "SGLang", State.MISSING, version, why, todo)
+        return
+    state, why, todo = State.READY, "checked live, in process or with its scheduler", ""
+    if version not in _SGLANG:
+        state = State.LIMITED
+        why = f"the adapter is made for {', '.join(_SGLANG)}; what it looks for may have moved"
+        todo = f"install sglang=={_SGLANG[-1]}, or read not_run verdicts with that in mind"
+    yield Finding("engine", "SGLang", state, version, why, todo)
+    why = "GPU kernels are stand-ins: verdicts on MXFP8 speak of the life cycle of weights"
+    yield Finding("kernel", "SGLang's MXFP8 on CPU", State.LIMITED, "syncguard", why)
 
 
 def _learners() -> Iterator[Finding]:

@@ -266,5 +266,8 @@ def _environment(
         "quantization": options.quantization,
         "seed": str(options.seed),
         "learner": learner.environment(),
-        "engine": engine.environment(),
+        "engine": {
+            **engine.environment(),
+            **({} if options.process == PROCESSES[0] else {"process": options.process}),
+        },
     }

@@ -1,8 +1,19 @@
 """Which processes there are, told by the session that they belong to."""
 
+import time
 from pathlib import Path
 
-__all__ = ["living"]
+__all__ = ["left_behind", "living"]
+
+_PATIENCE_S = 10.0  # a busy machine takes its time to bury what was killed
+
+
+def left_behind(session: int) -> dict[int, str]:
+    """Processes of a session that outlive it."""
+    until = time.monotonic() + _PATIENCE_S
+    while (found := living(session)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return found
 
 
 def living(session: int) -> dict[int, str]:

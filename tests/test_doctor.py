@@ -86,6 +86,21 @@ def test_an_unknown_version_of_vllm_is_a_warning(installed: dict[str, str]) -> N
     assert "made for 0.32.0" in finding.why
 
 
+def test_what_can_be_checked_of_sglang(installed: dict[str, str]) -> None:
+    assert findings()["SGLang"].state is State.MISSING
+    assert "requirements/cpu.lock" in findings()["SGLang"].todo
+    installed["sglang"] = "0.5.23"
+    assert "its import needs dill, gguf" in findings()["SGLang"].why
+    installed |= dict.fromkeys(("dill", "gguf", "orjson", "scipy"), "1")
+    found = findings()
+    assert found["SGLang"].state is State.READY
+    assert "life cycle" in found["SGLang's MXFP8 on CPU"].why
+    installed["sglang"] = "0.6.0"
+    assert findings()["SGLang"].state is State.LIMITED
+    assert findings()["SGLang"].todo.startswith("install sglang==0.5.23")
+    assert can_smoke([findings()["SGLang"]])
+
+
 def test_every_grid_is_listed() -> None:
     assert findings().keys() >= GRIDS.keys()
     assert findings()["mxfp8"].found.startswith("8.25 bits a weight: e4m3 elements, a e8m0 scale")
@@ -117,7 +132,7 @@ def test_the_command_prints_json(run: Run, installed: dict[str, str]) -> None:
 def test_it_imports_nothing_heavier_than_torch() -> None:
     code = (
         "import sys; from syncguard.doctor import examine; examine(); "
-        "print({'vllm', 'transformers', 'torchao', 'numba'} & set(sys.modules))"
+        "print({'sglang', 'vllm', 'transformers', 'torchao', 'numba'} & set(sys.modules))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "set()\n"

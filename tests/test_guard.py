@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from syncguard.checks import CHECKS, Check
 from syncguard.checks.judgement import passed
-from syncguard.errors import Unsupported
+from syncguard.errors import EngineLost, Unsupported
 from syncguard.guard import Guard, bucketed
 from syncguard.observations import Poisoned, StepReport, SyncRecord
 from syncguard.observing import SyncContext
@@ -389,3 +389,23 @@ def test_a_view_is_made_anew_for_every_sync() -> None:
     sides.sync()
     sides.sync()
     assert sides.learner.calls.count("learner.layers") == 2
+
+
+@pytest.mark.parametrize("moment", ["begin", "send", "finish"])
+def test_where_the_engine_is_lost_there_is_no_sync_to_judge(moment: str) -> None:
+    """Nothing serves any more: nothing is violated, and nothing is checked."""
+    sides = Sides()
+    sides.engine.failing[moment] = EngineLost("the engine is gone: killed")
+    verdicts = sides.sync()
+    counted = [v for name, v in verdicts.items() if name != "observability"]
+    assert {(v.status, v.reason) for v in counted} == {(Status.NOT_RUN, Reason.ERROR)}
+    assert all("EngineLost: the engine is gone: killed" in v.message for v in counted)
+    assert "abandon" not in sides.engine.calls
+
+
+def test_after_the_loss_of_one_engine_a_sync_can_be_judged_again() -> None:
+    sides = Sides()
+    sides.engine.failing["send"] = EngineLost("gone")
+    sides.sync()
+    del sides.engine.failing["send"]
+    assert sides.odd() == {}

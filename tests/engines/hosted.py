@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -15,45 +15,63 @@ if TYPE_CHECKING:
     from tests.checks.fakes import FakeEngine
 
 
+def _dies() -> None:
+    sys.stderr.write("CUDA error: out of memory\n")
+    sys.stderr.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _hangs() -> None:
+    while True:
+        time.sleep(60)
+
+
+def _raises() -> None:
+    raise ZeroDivisionError("a defect")
+
+
+def _cannot() -> None:
+    raise Unsupported("it has none")
+
+
+DEEDS: Mapping[str, Callable[[], None]] = MappingProxyType(
+    {"dies": _dies, "hangs": _hangs, "raises": _raises, "cannot": _cannot}
+)
+
+
+class Small:
+    """As much of an engine as answers, with a process of its own beside it."""
+
+    name = "small"
+    wire = "bf16"
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+        self._beside = subprocess.Popen(command)
+
+    def environment(self) -> dict[str, str]:
+        return {"engine": "small"}
+
+    def layers(self, deed: str) -> None:
+        DEEDS[deed]()
+
+    def close(self) -> None:
+        """Forgets its own process."""
+
+
+def small() -> Small:
+    return Small()
+
+
 def healthy() -> "FakeEngine":
     from tests.checks.fakes import FakeEngine
 
     return FakeEngine()
 
 
-def _die() -> None:
-    sys.stderr.write("CUDA error: out of memory\n")
-    sys.stderr.flush()
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _hang() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    while True:
-        time.sleep(60)
-
-
-DEEDS: MappingProxyType[str, Callable[[], None] | BaseException] = MappingProxyType(
-    {
-        "dies": _die,
-        "hangs": _hang,
-        "raises": ZeroDivisionError("a defect"),
-        "unsupported": Unsupported("it has none"),
-    }
-)
-
-
-def failing(deeds: dict[str, str]) -> "FakeEngine":
-    """An engine that does something when it is asked, with a process of its own beside it."""
-    engine = healthy()
-    engine.failing = {name: DEEDS[deed] for name, deed in deeds.items()}
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    return engine
-
-
-def misused() -> "FakeEngine":
+def misused() -> Small:
     raise UsageError("there is no such quantization")
 
 
-def absent() -> "FakeEngine":
+def absent() -> Small:
     raise SystemExit(7)

@@ -14,7 +14,7 @@ from syncguard.models import resolve_model
 from syncguard.reporting import Broadcast
 from syncguard.sides import make_engine, make_learner
 from syncguard.verdict import Reason, Status, Verdict
-from tests.processes import living
+from tests.processes import left_behind, living
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.xdist_group("served")]
 
@@ -32,7 +32,7 @@ def served(models: Path) -> Iterator[Served]:
         yield engine, Guard(learner, engine, Broadcast([]), vocabulary=vocabulary)
     finally:
         engine.close()
-        assert living(engine._process.pid) == {}
+        assert left_behind(engine._process.pid) == {}
 
 
 def synced(guard: Guard) -> list[Verdict]:
@@ -54,7 +54,7 @@ def test_it_passes_and_a_scheduler_that_dies_is_told(served: Served) -> None:
     assert len(odd) > 10
     assert {(v.status, v.reason) for v in odd} == {(Status.NOT_RUN, Reason.ERROR)}
     assert all("the engine is gone: " in v.message for v in odd)
-    assert living(engine._process.pid) == {}
+    assert left_behind(engine._process.pid) == {}
 
 
 def test_a_scheduler_that_hangs_is_ended_in_time(served: Served) -> None:
@@ -67,4 +67,4 @@ def test_a_scheduler_that_hangs_is_ended_in_time(served: Served) -> None:
     assert time.monotonic() - began < 20
     assert {(v.status, v.reason) for v in odd} == {(Status.NOT_RUN, Reason.ERROR)}
     assert all("within 5 s, and its process was ended" in v.message for v in odd)
-    assert living(engine._process.pid) == {}
+    assert left_behind(engine._process.pid) == {}
