@@ -213,3 +213,9 @@ class EngineExtras(Protocol):
 
     def admits(self) -> bool:
         """Whether a request would be let in now."""
+
+    def finalize(self) -> None:
+        """Post-process what is loaded once more: it must change nothing."""
+
+    def equivalent_faults(self) -> Mapping[str, str]:
+        """Faults of the library that change nothing that this engine serves, with the reason."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from syncguard._version import __version__
 from syncguard.campaign.cell import Cell, CellSpec
 from syncguard.campaign.healthy import HealthyRun, HealthySpec, run_healthy
-from syncguard.campaign.live import LIVE, why_equivalent
+from syncguard.campaign.live import LIVE
 from syncguard.campaign.options import CampaignOptions
 from syncguard.campaign.places import prepare
 from syncguard.campaign.planning import Plan, chosen_checks, chosen_faults, find_sites, plan
@@ -160,7 +160,7 @@ def _lost(spec: Spec, lost: Lost, options: CampaignOptions) -> dict[str, Any]:
         spec,
         breaks=fault.breaks,
         claimed_by=PROFILES[options.profile].claims(fault.claimed_by),
-        equivalent=why_equivalent(spec.engine, fault),
+        equivalent=fault.equivalent,
         error=lost.why,
         replay=replay(spec, options.replayed),
         cost_s=lost.seconds,

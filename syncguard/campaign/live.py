@@ -3,14 +3,13 @@
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
 from syncguard.errors import UsageError
-from syncguard.faults import Fault
 
-__all__ = ["LIVE", "LiveEngine", "live_model", "why_equivalent"]
+__all__ = ["LIVE", "LiveEngine", "live_model"]
 
 _TRAITS: Final[Mapping[str, Any]] = MappingProxyType(
     {
@@ -50,7 +49,6 @@ class LiveEngine:
         load: Imports it, so that a fork need not; must start no thread that computes.
         healthy: Topologies of healthy runs.
         second: Whether another engine starts fast enough beside it to compare with at every sync.
-        equivalent: Name of a fault to why it changes nothing that this engine serves.
         timeouts_s: Limits for a cell and for a check within one, for sound ones on a busy
             machine; a fault that makes a check hang costs so much a cell.
     """
@@ -63,7 +61,6 @@ class LiveEngine:
     load: Callable[[], None]
     healthy: Sequence[Mapping[str, Any]]
     second: bool = False
-    equivalent: Mapping[str, str] = field(default_factory=dict)
     timeouts_s: tuple[float, float] = (240.0, 60.0)
 
     def mode(self, topology: Mapping[str, Any]) -> tuple[str, str, str] | None:
@@ -100,13 +97,6 @@ class LiveEngine:
             ) from error
 
 
-def why_equivalent(engine: str, fault: Fault) -> str:
-    """Why a fault changes nothing that an engine serves, there or somewhere; mostly empty."""
-    return fault.equivalent or (
-        LIVE[engine].equivalent.get(fault.name, "") if engine in LIVE else ""
-    )
-
-
 def live_model(topology: Mapping[str, Any]) -> str:
     """Name of the model that a live engine of a topology serves."""
     return "tiny-qwen3-tied" if topology.get("tied") else "tiny-qwen3"
@@ -129,20 +119,6 @@ def _import_sglang() -> None:
     import_engine()
 
 
-_IN_PLACE: Final = (
-    "loaders write into the parameters at once, and each end derives anew from whole parameters: "
-    "only the last one matters"
-)
-_SGLANG_EQUIVALENT: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "buffer-reused-too-early": "nothing waits: each tensor is copied into its parameter "
-        "before the next one is taken",
-        "folded-without-last-mark": _IN_PLACE,
-        "session-per-bucket": _IN_PLACE,
-    }
-)
-"""Of the kernels that keep what they derive beside the parameters, as CUTLASS does."""
-
 LIVE: Final[Mapping[str, LiveEngine]] = MappingProxyType(
     {
         "sglang": LiveEngine(
@@ -159,7 +135,6 @@ LIVE: Final[Mapping[str, LiveEngine]] = MappingProxyType(
                 for topology in ({}, {"quantization": "none"}, {"tied": True})
             ),
             second=True,
-            equivalent=_SGLANG_EQUIVALENT,
             timeouts_s=(120.0, 20.0),
         ),
         "vllm": LiveEngine(

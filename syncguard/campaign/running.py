@@ -9,7 +9,6 @@ from typing import Final
 
 from syncguard.campaign.cell import Cell, CellSpec
 from syncguard.campaign.flow import FLOWS, Syncs
-from syncguard.campaign.live import why_equivalent
 from syncguard.campaign.places import make_place, seeded
 from syncguard.campaign.trail import Trail
 from syncguard.checks import CHECKS
@@ -80,7 +79,7 @@ def run_cell(spec: CellSpec, settings: CellSettings | None = None) -> Cell:
         evidence=dict(trail.evidence),
         reached=tuple(trail.reached),
         not_run=dict(trail.not_run),
-        equivalent=why_equivalent(spec.engine, fault),
+        equivalent=trail.equivalent or fault.equivalent,
         error=error,
         replay=replay(spec, settings.options),
         cost_s=time.perf_counter() - started,
@@ -112,6 +111,7 @@ def _sync_armed(
         if spec.stage == "late":
             _require_health(syncs.sync(flow.load[0]))
         world.fired = 0
+        trail.equivalent = world.why_equivalent(fault.name)
         closing.enter_context(fault.armed(world, spec.site))
         for turn in flow.turns(spec.stage, trail.within):
             verdicts = syncs.sync(turn)

@@ -22,6 +22,7 @@ class Trail:
 
     Attributes:
         within: Syncs within which every layer is probed.
+        equivalent: Why the fault changes nothing that this engine serves, if it does so.
         fired: How often the fault has fired.
         seen_at: See `syncguard.campaign.cell.Cell`, as for the following.
         evidence: Check to the text of its first failure.
@@ -36,6 +37,7 @@ class Trail:
         self._claims = {*claimed_by} & {*checks, OBSERVABILITY}
         self._syncs = 0
         self.within = 1
+        self.equivalent = ""
         self.fired = 0
         self.seen_at: dict[str, int] = {}
         self.evidence: dict[str, str] = {}

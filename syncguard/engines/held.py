@@ -13,6 +13,7 @@ __all__ = [
     "Held",
     "by_module",
     "by_product",
+    "carried",
     "dtype_of",
     "grid_of",
     "held_weights",
@@ -100,6 +101,23 @@ def by_product(held: Iterable[Held]) -> list[list[Held]]:
         for one in parts:
             groups.setdefault((path, one.expert), []).append(one)
     return list(groups.values())
+
+
+def carried(
+    model: torch.nn.Module, held: Iterable[Held], derived: Callable[[Any], Iterable[str]]
+) -> set[int]:
+    """Addresses of the storages that a sync fills: parameters, and what kernels derive.
+
+    Args:
+        model: The model.
+        held: The learner's weights in it.
+        derived: Names of a module's derived tensors.
+    """
+    tensors = [*model.parameters()]
+    for parts in by_module(held).values():
+        module = parts[0].module
+        tensors += [getattr(module, name) for name in derived(module)]
+    return {t.untyped_storage().data_ptr() for t in tensors if not t.is_meta}
 
 
 def layer_table(

@@ -1,6 +1,6 @@
 """The two sides that a fault is armed in, with their seams and a count of its firings."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,6 +32,11 @@ class World:
     def fire(self, count: int = 1) -> None:
         """Tell that the armed fault has changed something."""
         self.fired += count
+
+    def why_equivalent(self, fault: str) -> str:
+        """Why a fault changes nothing that this engine serves; empty if the engine knows none."""
+        known: Mapping[str, str] = getattr(self.engine, "equivalent_faults", dict)()
+        return known.get(fault, "")
 
     def seams(self) -> Seams:
         """The seams of both sides, none where a side offers none, and of the checks."""

@@ -118,6 +118,10 @@ class Trying:
                     break
         if not world.fired and plan.needs:
             raise Unsupported(f"{fault.name} needs {plan.needs}, which this engine is not")
+        why = world.why_equivalent(fault.name)
+        if why and not set(detected) & set(plan.claimed_by):
+            name = world.engine.name
+            raise Unsupported(f"{fault.name} changes nothing that {name} serves: {why}")
         return Trial(plan.fault, plan.site, world.fired, plan.claimed_by, tuple(detected))
 
     def _syncing(

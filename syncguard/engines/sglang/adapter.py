@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from syncguard.engines.sglang.equivalent import BESIDE
 from syncguard.engines.sglang.launch import CUSTOM_LOADER, QUANTIZATIONS
 from syncguard.engines.sglang.names import engine_name
 from syncguard.engines.starting import temporary_files_in
@@ -180,6 +181,20 @@ class SglangEngine:
         """The version of the weights that SGLang has recorded."""
         version: str = self._session.version
         return version
+
+    def finalize(self) -> None:
+        """See `syncguard.protocols.EngineExtras`: a session that brings nothing."""
+        self._session.begin()
+        self._session.end()
+
+    def preserved(self) -> Mapping[str, int]:
+        """See `syncguard.protocols.EngineExtras`."""
+        made: Mapping[str, int] = self._form.observe("preserved")
+        return made
+
+    def equivalent_faults(self) -> Mapping[str, str]:
+        """See `syncguard.protocols.EngineExtras`."""
+        return BESIDE
 
     def seams(self) -> Seams:
         """Where a fault can be armed on the engine's side."""

@@ -6,10 +6,11 @@ from typing import Any, Final
 
 import torch
 
+from syncguard.engines.held import carried
 from syncguard.engines.reachable import StorageReads, state_of, storage_of
 from syncguard.engines.reading import Reader
 from syncguard.engines.sglang import observe
-from syncguard.engines.sglang.layers import layer_table
+from syncguard.engines.sglang.layers import held_weights, layer_table
 from syncguard.engines.sglang.ledger import Ledger
 from syncguard.observations import (
     EngineLayer,
@@ -97,10 +98,12 @@ class Observer:
 
     def state(self) -> Mapping[str, int]:
         """See `syncguard.protocols.Engine`."""
-        pool = self._runner.token_to_kv_pool
-        caches = [*pool.k_buffer, *pool.v_buffer]
-        requests = {cache.untyped_storage().data_ptr() for cache in caches}
-        return state_of(self._model, _CACHES, requests)
+        return state_of(self._model, _CACHES, self._of_requests())
+
+    def preserved(self) -> Mapping[str, int]:
+        """See `syncguard.protocols.EngineExtras`."""
+        filled = carried(self._model, held_weights(self._model), observe.derived_names)
+        return state_of(self._model, _CACHES, filled | self._of_requests())
 
     def quantize_canary(self) -> QuantizedCanary:
         """See `syncguard.protocols.Engine`; for layers that SGLang quantizes itself."""
@@ -109,6 +112,12 @@ class Observer:
     def fetch_rows(self, weight: str, rows: Sequence[int]) -> Mapping[str, torch.Tensor]:
         """See `syncguard.protocols.Engine`."""
         return self._reader().fetch_rows(weight, rows)
+
+    def _of_requests(self) -> set[int]:
+        """Addresses of the storages that hold the state of requests."""
+        pool = self._runner.token_to_kv_pool
+        caches = [*pool.k_buffer, *pool.v_buffer]
+        return {cache.untyped_storage().data_ptr() for cache in caches}
 
     def _reader(self) -> Reader:
         return observe.reader(self._model)

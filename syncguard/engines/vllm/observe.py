@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from syncguard.engines import held
 from syncguard.engines.held import Held, by_module
 from syncguard.engines.reading import Reader
 from syncguard.engines.vllm.kernel import kernel_of
@@ -45,12 +46,8 @@ def quantize_canary(model: Any) -> QuantizedCanary | None:
 
 
 def carried(model: Any) -> set[int]:
-    """Addresses of the storages that a sync fills: parameters, and what kernels derive."""
-    tensors = [*model.parameters()]
-    for parts in by_module(held_weights(model)).values():
-        module = parts[0].module
-        tensors += [getattr(module, name) for name in derived_names(module)]
-    return {t.untyped_storage().data_ptr() for t in tensors if not t.is_meta}
+    """Addresses of the storages that a sync fills."""
+    return held.carried(model, held_weights(model), derived_names)
 
 
 def derived_names(module: Any) -> tuple[str, ...]:

@@ -1,0 +1,23 @@
+"""Faults that change nothing that SGLang serves, with the reason: their mechanism has no hold."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+__all__ = ["BESIDE"]
+
+_AGAIN: Final = (
+    "loaders write into the parameters at once, and each end derives anew from whole parameters: "
+    "only the last end matters"
+)
+
+BESIDE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "buffer-reused-too-early": "nothing waits: each tensor is copied into its parameter "
+        "before the next one is taken",
+        "completed-only-at-the-end": "no layer is completed before the end of the session",
+        "folded-without-last-mark": _AGAIN,
+        "session-per-bucket": _AGAIN,
+    }
+)
+"""With kernels that keep what they derive beside the parameters, as CUTLASS does."""
