@@ -239,6 +239,7 @@ def main() -> None:
     paths = [CHECKS / f"{name}.py" for name in given.modules] or sorted(CHECKS.glob("[a-z]*.py"))
     total: Counter[str] = Counter()
     for path in paths:
+        _require_control(path)
         counts: Counter[str] = Counter()
         for mutant, found in outcomes(mutants(path), given.jobs):
             counts[found] += 1
@@ -249,6 +250,18 @@ def main() -> None:
         _tell(f"{path.stem:20} {dict(counts)}")
     killed, alive = total["killed"] + total["hung"], total["survived"]
     _tell(f"{killed} of {killed + alive} mutants were noticed: {killed / (killed + alive):.1%}")
+
+
+def _require_control(path: Path) -> None:
+    """Tests that fail without any change would notice every mutant.
+
+    Raises:
+        SystemExit: The tests of an unchanged module fail.
+    """
+    unchanged = Mutant(path.stem, ast.unparse(ast.parse(path.read_text())), "")
+    ((_, found),) = outcomes([unchanged], 1)
+    if found != "survived":
+        raise SystemExit(f"the tests of {path.stem} fail without any change: {found}")
 
 
 def _tell(text: str) -> None:
