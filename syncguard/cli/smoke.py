@@ -29,10 +29,11 @@ def smoke(
         ),
     ] = "",
     quantization: Annotated[
-        Literal["mxfp8", "modelopt-mxfp8", "none"],
+        Literal["mxfp8", "modelopt-mxfp8", "mxfp8-online", "mxfp8-trtllm", "none"],
         typer.Option(
             help="How both sides run their linear layers; modelopt-mxfp8: vLLM holds a serialized "
-            "checkpoint, and elements and scales are sent."
+            "checkpoint, and elements and scales are sent. SGLang's mxfp8 is serialized, "
+            "mxfp8-online is quantized by SGLang, mxfp8-trtllm shuffled for TRT-LLM's kernel."
         ),
     ] = "mxfp8",
     path: Annotated[

@@ -13,6 +13,8 @@ from syncguard.engines.sglang.standins import (
     downcast_to_mxfp,
     mm_mxfp8,
     mxfp8_quantize,
+    shuffle_matrix_a,
+    shuffle_matrix_sf_a,
 )
 from syncguard.grids import canary, dequantize
 
@@ -70,6 +72,37 @@ def test_the_product_is_that_of_the_dequantized_operands() -> None:
     assert ((out.double() - exact).abs() <= unit * exact.abs() + 1e-5).all()
 
 
+def test_rows_are_shuffled_as_the_real_function_does_it() -> None:
+    """FlashInfer's is plain torch, and runs on a CPU where it is installed."""
+    flashinfer = pytest.importorskip("flashinfer")
+    x = values(256, 96)
+    assert torch.equal(shuffle_matrix_a(x, 128), flashinfer.shuffle_matrix_a(x, 128))
+
+
+def test_rows_move_within_blocks_of_32() -> None:
+    numbered = torch.arange(64).view(64, 1)
+    shuffled = shuffle_matrix_a(numbered, 128).flatten().tolist()
+    for row in range(64):
+        block, within = divmod(row, 32)
+        assert shuffled[32 * block + 8 * (within % 4) + within // 4] == row
+    scales = torch.arange(128 * 4).remainder(251).to(torch.uint8).view(128, 4)
+    flat = shuffle_matrix_sf_a(scales, 128, num_elts_per_sf=32)
+    assert torch.equal(flat, block_scale_interleave(shuffle_matrix_a(scales, 128).contiguous()))
+
+
+def test_the_product_of_shuffled_operands_is_that_of_the_plain_ones() -> None:
+    x, w = values(5, 128), values(160, 128, seed=1)
+    a, a_scales = downcast_to_mxfp(x, torch.float8_e4m3fn, axis=1)
+    b, b_scales = downcast_to_mxfp(w, torch.float8_e4m3fn, axis=1)
+    flat = block_scale_interleave(a_scales)
+    plain = mm_mxfp8(a, b.t(), flat, block_scale_interleave(b_scales), out_dtype=torch.bfloat16)
+    rows = shuffle_matrix_a(b.view(torch.uint8), 128).view(torch.float8_e4m3fn)
+    padded = torch.nn.functional.pad(b_scales, (0, 0, 0, 96))
+    scales = shuffle_matrix_sf_a(padded, 128, num_elts_per_sf=32)
+    shuffled = mm_mxfp8(a, rows.t(), flat, scales, out_dtype=torch.bfloat16, backend="trtllm")
+    assert torch.equal(plain, shuffled)
+
+
 def refusals() -> dict[str, tuple[Any, str]]:
     x, wide = values(4, 128), values(128, 128)
     a, a_scales = mxfp8_quantize(x)
@@ -97,7 +130,14 @@ def refusals() -> dict[str, tuple[Any, str]]:
         "narrow": (mm(b=b[:64].t()), "at least 128"),
         "bf16 operand": (mm(a=x), "float8_e4m3fn"),
         "float32 output": (mm(out_dtype=torch.float32), "bf16 or fp16 output"),
-        "another kernel": (mm(backend="trtllm"), "cutlass or cute-dsl"),
+        "another kernel": (mm(backend="cudnn"), "cute-dsl, cutlass, trtllm"),
+        "another tile": (lambda: shuffle_matrix_a(b, 64), "an epilogue tile of 128"),
+        "part of a shuffle": (lambda: shuffle_matrix_a(b[:40], 128), r"\[32 n, K\]"),
+        "scales of 16": (lambda: shuffle_matrix_sf_a(wide, 128), "32 elements a scale"),
+        "unpadded rows": (
+            lambda: shuffle_matrix_sf_a(b.view(torch.uint8)[:96, :4], 128, num_elts_per_sf=32),
+            r"\[128 n, 4 k\]",
+        ),
     }
 
 

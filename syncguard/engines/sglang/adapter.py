@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from syncguard.engines.sglang.equivalent import BESIDE
+from syncguard.engines.sglang.equivalent import EQUIVALENT
 from syncguard.engines.sglang.launch import CUSTOM_LOADER, QUANTIZATIONS
 from syncguard.engines.sglang.names import engine_name
 from syncguard.engines.starting import temporary_files_in
@@ -107,7 +107,7 @@ class SglangEngine:
     @property
     def wire(self) -> str:
         """What low-precision weights must travel as: ``bf16``, or ``mxfp8``."""
-        return "mxfp8" if self._quantization == "mxfp8" else "bf16"
+        return "mxfp8" if "serialized" in QUANTIZATIONS[self._quantization] else "bf16"
 
     def environment(self) -> Mapping[str, str]:
         """Engine, versions and the kernels in use."""
@@ -194,7 +194,7 @@ class SglangEngine:
 
     def equivalent_faults(self) -> Mapping[str, str]:
         """See `syncguard.protocols.EngineExtras`."""
-        return BESIDE
+        return EQUIVALENT.get(self._quantization, {})
 
     def seams(self) -> Seams:
         """Where a fault can be armed on the engine's side."""

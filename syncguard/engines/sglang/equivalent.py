@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["BESIDE"]
+__all__ = ["EQUIVALENT"]
 
 _AGAIN: Final = (
     "loaders write into the parameters at once, and each end derives anew from whole parameters: "
     "only the last end matters"
 )
 
-BESIDE: Final[Mapping[str, str]] = MappingProxyType(
+_BESIDE: Final[Mapping[str, str]] = MappingProxyType(
     {
         "buffer-reused-too-early": "nothing waits: each tensor is copied into its parameter "
         "before the next one is taken",
@@ -21,3 +21,8 @@ BESIDE: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """With kernels that keep what they derive beside the parameters, as CUTLASS does."""
+
+EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {"none": _BESIDE, "mxfp8": _BESIDE}
+)
+"""By how SGLang holds weights."""

@@ -36,10 +36,14 @@ QUANTIZATIONS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
         "none": MappingProxyType({}),
         "mxfp8": MappingProxyType({"serialized": _SERIALIZED}),
+        "mxfp8-trtllm": MappingProxyType({"serialized": _SERIALIZED, "backend": "trtllm"}),
         "mxfp8-online": MappingProxyType({"quantization": "mxfp8"}),
     }
 )
-"""How SGLang is told to hold weights: in bf16, as a checkpoint in MXFP8, or quantized by itself."""
+"""How SGLang holds weights: in bf16, as a checkpoint in MXFP8, or quantized by itself.
+
+Kernels are CUTLASS's, or TRT-LLM's, which keep weights in an order of their own.
+"""
 
 _ENVIRONMENT: Final = {
     "SGLANG_USE_CPU_ENGINE": "1",  # read once, when SGLang is imported
@@ -122,7 +126,7 @@ def equip(quantization: str) -> None:
     from syncguard.engines.sglang import compat, standins
 
     if quantization != "none":
-        standins.install()
+        standins.install(QUANTIZATIONS[quantization].get("backend", "cutlass"))
         compat.tolerate_rows_of_blocks()
 
 
@@ -132,6 +136,7 @@ def engine_arguments(
     """SGLang's arguments for a small engine on a CPU; see `start_runner`."""
     told = dict(QUANTIZATIONS[quantization])
     override: dict[str, Any] = {}
+    told.pop("backend", None)
     if serialized := told.pop("serialized", None):
         override["quantization_config"] = {**serialized, "ignored_layers": list(exclude)}
     return {

@@ -1,6 +1,7 @@
 """Which of the learner's weights each live SGLang module holds, and in what grid."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ __all__ = ["held_weights", "kernel_of", "layer_table"]
 
 _PLAIN: Final = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
 
+_SHUFFLED: Final = "its kernel reads the rows of weight in an order of its own"
+
 # SGLang's models keep this mapping inside `load_weights`, where it cannot be read.
 _FUSED: Final = MappingProxyType(
     {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
@@ -24,7 +27,11 @@ def held_weights(model: Any) -> Iterator[Held]:
 
     A tied head is the embedding's module under another path, and is given for both.
     """
-    return held.held_weights(model.named_modules(remove_duplicate=False), _FUSED.get, _kind)
+    modules = model.named_modules(remove_duplicate=False)
+    for one in held.held_weights(modules, _FUSED.get, _kind):
+        kernel = kernel_of(one.module)
+        shuffled = kernel is not None and kernel.is_flashinfer_trtllm()
+        yield replace(one, sealed=_SHUFFLED) if shuffled and one.parameter == "weight" else one
 
 
 def layer_table(model: Any, rank: int = 0) -> list[EngineLayer]:

@@ -8,13 +8,17 @@ import torch
 from syncguard.engines.held import Held
 from syncguard.engines.reading import Reader
 from syncguard.engines.sglang.layers import held_weights, kernel_of
+from syncguard.engines.sglang.standins import shuffle_matrix_sf_a
 from syncguard.grids import canary, swizzle
 from syncguard.observations import QuantizedCanary
 from syncguard.probes import identity_rows
 
 __all__ = ["derived_names", "quantize_canary", "reader"]
 
+_SHUFFLED: Final = "weight_scale_inv_shuffled"
 _SWIZZLED: Final = "weight_scale_inv_swizzled"
+_BLOCK: Final = 32
+_TILE: Final = 128
 
 
 def reader(model: Any) -> Reader:
@@ -59,6 +63,12 @@ def _serve(model: Any, held: Held) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def _derived(module: Any) -> dict[str, torch.Tensor]:
     kernel = kernel_of(module)
-    if kernel is None or not (kernel.is_flashinfer_cutlass() or kernel.is_flashinfer_cutedsl()):
+    if kernel is None:
         return {}
-    return {_SWIZZLED: swizzle(module.weight_scale_inv.data)}
+    scales = module.weight_scale_inv.data
+    if kernel.is_flashinfer_trtllm():
+        padded = torch.nn.functional.pad(scales, (0, 0, 0, -len(scales) % _TILE))
+        flat = shuffle_matrix_sf_a(padded, _TILE, num_elts_per_sf=_BLOCK)
+        return {_SHUFFLED: flat.reshape_as(padded)}
+    layouts = kernel.is_flashinfer_cutlass() or kernel.is_flashinfer_cutedsl()
+    return {_SWIZZLED: swizzle(scales)} if layouts else {}

@@ -23,12 +23,17 @@ __all__ = [
     "install",
     "mm_mxfp8",
     "mxfp8_quantize",
+    "shuffle_matrix_a",
+    "shuffle_matrix_sf_a",
 ]
 
 _BLOCK: Final = 32
+_TILE: Final = 128
+_SHUFFLED: Final = (8, 4)  # of 32 rows: one of four columns, of eight each, after the other
 _SMALLEST: Final = 128  # FlashInfer's kernels take no smaller N or K
 _SOURCES: Final = (torch.bfloat16, torch.float16, torch.float32)
 _OUTPUTS: Final = (torch.bfloat16, torch.float16)
+_BACKENDS: Final = ("auto", "cute-dsl", "cutlass", "trtllm")
 _FP8: Final = "sglang.srt.layers.quantization.fp8"
 _FP8_UTILS: Final = "sglang.srt.layers.quantization.fp8_utils"
 
@@ -46,6 +51,38 @@ def block_scale_interleave(scales: torch.Tensor) -> torch.Tensor:
     _require(scales.ndim == 2, "block_scale_interleave", "scales [N, K // 32]", scales.shape)
     _require(scales.is_contiguous(), "block_scale_interleave", "contiguous", scales.stride())
     return swizzle(scales)
+
+
+def shuffle_matrix_a(matrix: torch.Tensor, epilogue_tile_m: int) -> torch.Tensor:
+    """`flashinfer.shuffle_matrix_a`: the rows of a weight as TRT-LLM's kernel reads them.
+
+    Row r of each 32 goes to place ``8 (r mod 4) + r div 4``.
+
+    Args:
+        matrix: ``[N, K]``; N a multiple of 32.
+        epilogue_tile_m: Only 128, for which rows move within 32.
+    """
+    name = "shuffle_matrix_a"
+    _require(epilogue_tile_m == _TILE, name, "an epilogue tile of 128", epilogue_tile_m)
+    _require(matrix.ndim == 2 and len(matrix) % 32 == 0, name, "[32 n, K]", matrix.shape)
+    return matrix.view(-1, *_SHUFFLED, matrix.shape[1]).transpose(1, 2).reshape(matrix.shape)
+
+
+def shuffle_matrix_sf_a(
+    scales: torch.Tensor, epilogue_tile_m: int, num_elts_per_sf: int = 16
+) -> torch.Tensor:
+    """`flashinfer.shuffle_matrix_sf_a`: scales with shuffled rows, in the flat 128x4 layout.
+
+    Args:
+        scales: uint8 ``[N, K // 32]``; N a multiple of 128, as nothing is padded, and K of 128.
+        epilogue_tile_m: Only 128.
+        num_elts_per_sf: Only 32.
+    """
+    name = "shuffle_matrix_sf_a"
+    _require(num_elts_per_sf == _BLOCK, name, "32 elements a scale", num_elts_per_sf)
+    rows, columns = scales.shape
+    _require(rows % _TILE == columns % 4 == 0, name, "[128 n, 4 k]", scales.shape)
+    return block_scale_interleave(shuffle_matrix_a(scales, epilogue_tile_m).contiguous())
 
 
 def mxfp8_quantize(
@@ -88,10 +125,10 @@ def mm_mxfp8(
         a: float8_e4m3fn ``[M, K]``.
         b: float8_e4m3fn ``[K, N]``, column-major: the transposed view of a weight.
         a_scales: uint8, flat, 128x4 layout of ``[M, K // 32]``.
-        b_scales: uint8, flat, 128x4 layout of ``[N, K // 32]``.
+        b_scales: uint8, flat, 128x4 layout of ``[N, K // 32]``; for ``trtllm`` both are shuffled.
         out_dtype: bf16 or fp16.
         use_8x4_sf_layout: Only false.
-        backend: ``cutlass``, ``cute-dsl`` or ``auto``.
+        backend: ``cutlass``, ``cute-dsl``, ``trtllm`` or ``auto``.
 
     Returns:
         ``[M, N]``.
@@ -108,10 +145,14 @@ def mm_mxfp8(
         _require(scales.dtype == torch.uint8 and scales.ndim == 1, name, "flat uint8", scales.dtype)
     _require(out_dtype in _OUTPUTS, name, "bf16 or fp16 output", out_dtype)
     _require(not use_8x4_sf_layout, name, "the 128x4 layout of scales", "8x4")
-    _require(backend in ("auto", "cute-dsl", "cutlass"), name, "cutlass or cute-dsl", backend)
+    _require(backend in _BACKENDS, name, ", ".join(_BACKENDS), backend)
     blocks = features // _BLOCK
     left = dequantize(a, unswizzle(a_scales, rows, blocks), dtype=out_dtype)
-    right = dequantize(b.t(), unswizzle(b_scales, outputs, blocks), dtype=out_dtype)
+    weight, scales = b.t(), unswizzle(b_scales, outputs, blocks)
+    if backend == "trtllm":
+        weight, scales = _unshuffled(weight.view(torch.uint8)), _unshuffled(scales)
+        weight = weight.view(torch.float8_e4m3fn)
+    right = dequantize(weight, scales, dtype=out_dtype)
     return torch.nn.functional.linear(left, right)
 
 
@@ -136,13 +177,17 @@ def downcast_to_mxfp(
     return quantize(values)
 
 
-def install() -> None:
-    """Put the stand-ins where SGLang looks for kernels, after its modules are imported."""
+def install(backend: str = "cutlass") -> None:
+    """Put the stand-ins where SGLang looks for kernels, after its modules are imported.
+
+    Args:
+        backend: ``cutlass`` or ``trtllm``: which kernel SGLang is to choose for dense layers.
+    """
     utils: Any = importlib.import_module(_FP8_UTILS)
     fp8: Any = importlib.import_module(_FP8)
-    cutlass = utils.Mxfp8DenseGemmBackend.FLASHINFER_CUTLASS
+    chosen = utils.Mxfp8DenseGemmBackend(f"flashinfer_{backend}")
     for module in (utils, fp8):
-        module.resolve_mxfp8_dense_gemm_backend = lambda: cutlass
+        module.resolve_mxfp8_dense_gemm_backend = lambda: chosen
     utils.flashinfer_mxfp8_quantize = mxfp8_quantize
     utils.flashinfer_mm_mxfp8 = mm_mxfp8
     utils._get_triton_mxfp8_downcast = lambda: downcast_to_mxfp
@@ -153,9 +198,10 @@ def install() -> None:
 
 
 def _with_flashinfer(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a function import `block_scale_interleave`, and nobody else: others ask what is there."""
+    """Let a function import FlashInfer, and nobody else: others ask what is there."""
     module = types.ModuleType("flashinfer")
-    module.block_scale_interleave = block_scale_interleave  # type: ignore[attr-defined]
+    for layout in (block_scale_interleave, shuffle_matrix_a, shuffle_matrix_sf_a):
+        setattr(module, layout.__name__, layout)
 
     @functools.wraps(original)
     def with_flashinfer(*args: Any, **kwargs: Any) -> Any:
@@ -171,6 +217,12 @@ def _with_flashinfer(original: Callable[..., Any]) -> Callable[..., Any]:
 
     with_flashinfer.syncguard_original = original  # type: ignore[attr-defined]
     return with_flashinfer
+
+
+def _unshuffled(matrix: torch.Tensor) -> torch.Tensor:
+    """The inverse of `shuffle_matrix_a`."""
+    turned = matrix.reshape(-1, *_SHUFFLED[::-1], matrix.shape[1]).transpose(1, 2)
+    return turned.reshape(matrix.shape)
 
 
 def _require(holds: bool, name: str, expected: str, got: Any) -> None:
