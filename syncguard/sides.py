@@ -112,10 +112,12 @@ def _stub(checkpoint: Checkpoint, quantization: str, path: str, seed: int) -> En
 ENGINES: Final[dict[str, EngineFactory]] = {"sglang": _sglang, "stub": _stub, "vllm": _vllm}
 """Engines by name; each takes checkpoint, quantization, sync path and seed, and its settings."""
 
-PROCESSES: Final = ("here", "own")
+PROCESSES: Final = ("in", "own")
 """Where an engine runs: in this process, or in one of its own, with a scheduler if it has one."""
 
-_HOSTED: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"sglang": {"served": True}})
+_HOSTED: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+    {"sglang": {"served": True}, "vllm": {"process": "own"}}
+)
 """Settings of an engine that has its process to itself."""
 
 _FROM_DISK: Final[Mapping[str, Callable[..., Engine]]] = MappingProxyType(

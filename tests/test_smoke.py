@@ -65,7 +65,7 @@ def test_the_sides_are_made_as_the_options_say(world: World) -> None:
     world.run(engine="a:b", model="m", quantization="none", path="reload", syncs=1, seed=7)
     assert world.asked == [
         ("model", "a:b", "m", "none", {}),
-        ("engine", "a:b", world.checkpoint, "none", "reload", 7, {}, "here"),
+        ("engine", "a:b", world.checkpoint, "none", "reload", 7, {}, "in"),
         ("learner", world.checkpoint, "none", 7, "bf16"),
     ]
 
@@ -192,7 +192,7 @@ def test_a_profile_chooses_the_checks_and_production_poisons_nothing(world: Worl
 
 
 def test_an_unknown_profile_is_told_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="unknown process 'x'; known: here, own"):
+    with pytest.raises(UsageError, match="unknown process 'x'; known: in, own"):
         SmokeOptions(process="x")
     with pytest.raises(UsageError, match="unknown profile 'x'; known: smoke, production"):
         SmokeOptions(profile="x")

@@ -9,9 +9,10 @@ import pickle
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
-from syncguard.engines.buckets import read_bucket
+from syncguard.engines.buckets import load_bucket
 from syncguard.errors import Unsupported, UsageError
 
 __all__ = ["main"]
@@ -43,7 +44,7 @@ class _Host:
         if name == "start":
             return self.start(*args)
         if name == "send":
-            return self._engine.send(read_bucket(*args))
+            return self._engine.send(list(load_bucket(Path(*args))))
         asked = getattr(self._engine, name)
         return asked(*args, **kwargs) if callable(asked) else asked
 

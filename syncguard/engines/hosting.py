@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from syncguard.engines.buckets import write_bucket
 from syncguard.errors import EngineLost, SyncguardError, Unsupported, UsageError
 
 if TYPE_CHECKING:
@@ -81,8 +80,12 @@ class HostedEngine:
 
     def send(self, bucket: Sequence[tuple[str, "torch.Tensor"]]) -> None:
         """See `syncguard.protocols.Engine`; tensors travel in a file."""
+        from syncguard.engines.buckets import save_bucket
+
         with tempfile.TemporaryDirectory(dir=self._folder.name) as folder:
-            self._ask("send", *write_bucket(bucket, Path(folder)))
+            file = Path(folder) / "bucket.safetensors"
+            save_bucket(file, bucket)
+            self._ask("send", str(file))
 
     def close(self) -> None:
         """Let the engine end, and end what is left of it."""
