@@ -53,6 +53,9 @@ def summary_of(campaign: dict[str, Any]) -> Iterator[str]:
         f"(95 %: {low:.2%} to {high:.2%})."
     )
     yield ""
+    if not cells:
+        yield f"Asked after every sync: {', '.join(row['check'] for row in campaign['checks'])}."
+        return
     yield "| check | condition | claimed cells | found | 95 % | sees in all | false alarms |"
     yield "|---|---|---|---|---|---|---|"
     for row in campaign["checks"]:
