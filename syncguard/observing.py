@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from syncguard.checks.differences import Difference, differing_rows, find_row
 from syncguard.checks.hypotheses import reason_for
 from syncguard.errors import Unsupported
-from syncguard.fingerprint import fingerprint
+from syncguard.fingerprint import fingerprint, value_print
 from syncguard.grids import dequantize, quantize
 from syncguard.observations import (
     BlockProbe,
@@ -39,7 +39,7 @@ from syncguard.observations import (
     Unreadable,
     WeightPrint,
 )
-from syncguard.probes import narrowed, random_rows, turn_rows
+from syncguard.probes import flushed, narrowed, random_rows, turn_rows
 from syncguard.protocols import Engine, Learner
 from syncguard.rotation import Turns
 from syncguard.shards import component_prints, differing_ranks, value_prints_of
@@ -406,6 +406,20 @@ def _probe_ranks(view: View) -> dict[str, tuple[int, ...]]:
     return differing_ranks(view.get("exact_probe"), whole, part)
 
 
+def _flushed_values(view: View) -> dict[str, NDArray[np.uint64]]:
+    """Values without subnormals, of weights that are not served as they are: why it may be so."""
+    values, found = view.get("learner_values"), {}
+    for held in view.get("exact_probe").values():
+        wanted = values.get(held.weight)
+        if not isinstance(held, WeightPrint) or wanted is None or held.weight in found:
+            continue
+        if not np.array_equal(held.rows["values"], wanted):
+            weight = flushed(narrowed(view.learner.dequantized(held.weight)))
+            if weight is not None:
+                found[held.weight] = value_print(weight)
+    return found
+
+
 def _turns(view: View, rotation: Rotation) -> dict[str, ProbeTurn]:
     """Sums for low-precision layers, where they are exact; for all others rows of the identity."""
     grids = {layer.weight: layer.grid for layer in view.get("learner_layers")}
@@ -498,6 +512,7 @@ _OBSERVERS: Final[dict[str, Callable[[View], Any]]] = {
     "exact_probe": lambda view: view.engine.probe_exact(),
     "exported": lambda view: view.context.exported,
     "first_sync": lambda view: view.context.record.number == 1,
+    "flushed_values": _flushed_values,
     "graph_reads": lambda view: view.context.graph_reads,
     "learner_layers": lambda view: view.learner.layers(),
     "learner_prints": lambda view: view.learner.prints(),

@@ -19,6 +19,7 @@ from syncguard.observations import ProbeTurn
 __all__ = [
     "block_rows",
     "exact_prints",
+    "flushed",
     "identity_rows",
     "narrowed",
     "random_rows",
@@ -148,6 +149,21 @@ def unit_rows(features: int, turn: int, dtype: torch.dtype, block: int = 32) -> 
     index = torch.arange(features // block)
     rows[index, index * block + turn % block] = 1
     return rows
+
+
+def flushed(values: torch.Tensor) -> torch.Tensor | None:
+    """Values as products in bf16 give them on devices that flush subnormal numbers to zero.
+
+    Args:
+        values: Any floating-point tensor; bfloat16 and float32 have the same subnormals.
+
+    Returns:
+        A copy without subnormals; none if there are none.
+    """
+    if values.dtype not in (torch.bfloat16, torch.float32):
+        return None
+    tiny = (values != 0) & (values.abs() < torch.finfo(values.dtype).smallest_normal)
+    return torch.where(tiny, 0, values) if tiny.any() else None
 
 
 def turn_rows(turn: ProbeTurn, features: int, dtype: torch.dtype) -> torch.Tensor:

@@ -13,6 +13,7 @@ import torch
 from syncguard import observing
 from syncguard.checks.differences import Difference
 from syncguard.errors import Unsupported
+from syncguard.fingerprint import value_print
 from syncguard.observations import EngineLayer, GraphReads, ProbeTurn, SyncRecord
 from syncguard.observing import SyncContext, View
 from syncguard.rotation import Turns
@@ -428,6 +429,20 @@ class TestBlockProbe:
             with contextlib.suppress(TypeError):  # it answers nothing
                 view.get("block_probe")
             assert asked == [{"q": ProbeTurn(True, 3), "head": ProbeTurn(False, turn)}]
+
+
+class TestFlushedValues:
+    def test_only_weights_that_are_served_otherwise_are_looked_at(self) -> None:
+        learner, _, view = synced()
+        assert view.get("flushed_values") == {}
+        held = learner.dequantized("head.weight")
+        held[3, 0] = 2.0**-130
+        learner.dequantized = lambda weight: held  # type: ignore[method-assign]
+        learner.value_prints = lambda: {"head.weight": value_print(held)}  # type: ignore[method-assign]
+        again = View(learner, view.engine, view.context)
+        assert again.get("flushed_values").keys() == {"head.weight"}
+        flushed = again.get("flushed_values")["head.weight"]
+        assert np.flatnonzero(flushed != value_print(held)).tolist() == [3]
 
 
 class TestSamples:

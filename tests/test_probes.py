@@ -14,6 +14,7 @@ from syncguard.observations import ProbeTurn
 from syncguard.probes import (
     block_rows,
     exact_prints,
+    flushed,
     identity_rows,
     narrowed,
     random_rows,
@@ -149,3 +150,18 @@ def test_a_value_that_only_float32_holds_is_not_rounded_away() -> None:
 def test_random_rows_are_the_same_numbers_in_every_dtype() -> None:
     one, other = (random_rows(3, 64, 7, d).float() for d in (torch.float32, torch.bfloat16))
     assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_subnormal_numbers_are_flushed_and_normal_ones_are_not(dtype: torch.dtype) -> None:
+    smallest = torch.finfo(dtype).smallest_normal
+    values = torch.tensor([smallest, smallest / 2, -smallest, -smallest / 4, 0, 1, torch.nan])
+    got = flushed(values.to(dtype))
+    assert got is not None
+    wanted = torch.tensor([smallest, 0, -smallest, 0, 0, 1, torch.nan]).to(dtype)
+    assert torch.equal(torch.nan_to_num(got), torch.nan_to_num(wanted))
+    assert flushed(wanted) is None
+
+
+def test_subnormal_numbers_of_half_precision_are_normal_where_products_are_made() -> None:
+    assert flushed(torch.tensor([2.0**-20], dtype=torch.float16)) is None

@@ -2,13 +2,14 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from syncguard.checks import Judgement
 from syncguard.checks.derived_state import exact_probe_check
-from syncguard.observations import Unreadable
+from syncguard.observations import Unreadable, WeightPrint
 from syncguard.verdict import Coverage, Reason, Status
 from tests.checks.factories import Model, a_model, is_complete, low, parts_of, plain, served
 
@@ -233,3 +234,20 @@ def test_a_lost_print_costs_its_bytes_and_nothing_else() -> None:
     judgement = judged(model, learner_prints=prints)
     covered = bytes_of(model, "q.weight")
     assert (judgement.status, judgement.coverage) == (Status.PASS, Coverage(5, 5, covered, covered))
+
+
+def test_a_kernel_may_flush_subnormal_numbers_and_nothing_else() -> None:
+    model = a_model()
+    values = model.learner_values()["lm_head.weight"]
+    probe = model.exact_probe()
+    held = probe["lm_head.weight"]
+    assert isinstance(held, WeightPrint)
+    row = held.rows["values"]
+    row[2] ^= np.uint64(1)
+    assert judged(model, exact_probe=probe).status is Status.FAIL
+    told = {"lm_head.weight": np.where(np.arange(values.size) == 2, row, values)}
+    assert judged(model, exact_probe=probe, flushed_values=told).status is Status.PASS
+    row[3] ^= np.uint64(1)
+    judgement = judged(model, exact_probe=probe, flushed_values=told)
+    assert "1 of " in judgement.message
+    assert "the first is 3" in judgement.message
