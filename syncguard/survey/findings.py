@@ -21,7 +21,7 @@ class Finding:
         name: Of its script, and of its entry in the docs.
         title: What happens, in a sentence.
         subjects: By condition that it violates, what it names there: a regular expression for the
-            whole of each subject.
+            whole of each subject, without the rank that it may begin with.
         follows: Conditions that are violated in consequence, whatever they name.
     """
 
@@ -51,7 +51,9 @@ class Finding:
 
     def _names(self, condition: str, named: Sequence[str]) -> bool:
         pattern = self.subjects.get(condition)
-        return pattern is not None and all(re.fullmatch(pattern, name) for name in named)
+        return pattern is not None and all(
+            re.fullmatch(rf"(rank\d+:)?({pattern})", name) for name in named
+        )
 
 
 _HEAD: Final = r"lm_head(\.weight)?"

@@ -25,6 +25,13 @@ _CORE: Final = frozenset(
     }
 )
 
+
+def _finding(model: str, weights: str) -> str:
+    if model.endswith("tied"):
+        return "vllm_tied_head"
+    return "vllm_bf16_experts" if model.endswith("moe") and weights == "none" else ""
+
+
 _DENSE: Final = SurveyCell("vllm", "tiny-qwen3", "mxfp8", "transfer")
 _MOE: Final = replace(_DENSE, model="tiny-qwen3-moe")
 _ROUTERS_AS_IF_MIXED: Final = ("lm_head", "model.layers.0.mlp.gate", "model.layers.1.mlp.gate")
@@ -47,6 +54,26 @@ _SPECIAL: Final = (
     replace(_DENSE, variant="unknown-name", scenario="unknown-name"),
     replace(_DENSE, variant="wrong-shape", scenario="wrong-shape", finding="vllm_wrong_shape"),
     replace(_DENSE, variant="cut-short", scenario="cut-short"),
+)
+
+_RANKS: Final = tuple(
+    replace(
+        _DENSE,
+        model=model,
+        weights=weights,
+        process="tp2",
+        settings={"ranks": 2},
+        finding=_finding(model, weights),
+    )
+    for model, weights in (
+        ("tiny-qwen3", "none"),
+        ("tiny-qwen3", "mxfp8"),
+        ("tiny-qwen3", "modelopt-mxfp8"),
+        ("tiny-qwen3-tied", "none"),
+        ("tiny-qwen3-moe", "none"),
+        ("tiny-qwen3-moe", "mxfp8"),
+        ("tiny-glm4-moe", "mxfp8"),
+    )
 )
 
 _NOT_YET: Final = (
@@ -75,10 +102,4 @@ def cells() -> list[SurveyCell]:
         for weights in _WEIGHTS
         for path in _PATHS
     ]
-    return [*crossed, *_SPECIAL, *(replace(cell, missing=why) for cell, why in _NOT_YET)]
-
-
-def _finding(model: str, weights: str) -> str:
-    if model.endswith("tied"):
-        return "vllm_tied_head"
-    return "vllm_bf16_experts" if model.endswith("moe") and weights == "none" else ""
+    return [*crossed, *_SPECIAL, *_RANKS, *(replace(cell, missing=why) for cell, why in _NOT_YET)]

@@ -43,6 +43,7 @@ def survey(*cells: CellResult) -> SurveyResult:
         ({"C3": HEAD, "C6": Told(Status.FAIL, ("anything",))}, Status.FAIL, True),
         ({"C6": Told(Status.FAIL)}, Status.FAIL, False),
         ({"C3": HEAD, "C5": Told(Status.FAIL)}, Status.FAIL, False),
+        ({"C3": Told(Status.FAIL, ("rank1:lm_head", "lm_head.weight"))}, Status.FAIL, True),
         ({"C3": Told(Status.FAIL, ("lm_head.weight", "model.norm.weight"))}, Status.FAIL, False),
     ],
 )

@@ -16,6 +16,7 @@ from syncguard.engines.buckets import write_bucket
 from syncguard.engines.merging import merge_prints, merge_rows
 from syncguard.engines.starting import temporary_files_in
 from syncguard.engines.vllm.launch import EXCLUDED, QUANTIZATIONS, start
+from syncguard.engines.vllm.output import output_of_workers
 from syncguard.errors import Unsupported, UsageError
 from syncguard.observations import (
     EngineLayer,
@@ -81,7 +82,11 @@ class VllmEngine:
         self._broken = ""
         self._staged: list[tuple[str, torch.Tensor]] = []
         self._folder = tempfile.TemporaryDirectory(prefix="syncguard-vllm-")
-        with temporary_files_in(self._folder.name):
+        with contextlib.ExitStack() as starting:
+            starting.enter_context(temporary_files_in(self._folder.name))
+            if ranks > 1:
+                log = Path(self._folder.name, "workers.log")
+                starting.enter_context(output_of_workers(log, ranks))
             self._llm = start(
                 checkpoint,
                 quantization,

@@ -1,0 +1,50 @@
+"""Every answer belongs to its rank and to its question."""
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from syncguard.engines.vllm.ranks import WorkerRanks
+from syncguard.errors import Unsupported
+
+pytestmark = pytest.mark.live
+
+
+class Workers:
+    """Answers as it is told to."""
+
+    def __init__(self, *replies: Any) -> None:
+        self.replies = replies
+        self.asked: list[Any] = []
+
+    def collective_rpc(self, method: str, timeout: float, args: tuple[Any, ...]) -> list[Any]:
+        self.asked.append((method, args))
+        if isinstance(self.replies[0], Exception):
+            raise self.replies[0]
+        return [reply(args[0]) for reply in self.replies]
+
+
+def test_answers_come_in_the_order_of_ranks() -> None:
+    workers = Workers(lambda n: (n, 1, "b", ""), lambda n: (n, 0, "a", ""))
+    ranks = WorkerRanks(workers, 2)
+    assert ranks.ask("layers", 7) == ["a", "b"]
+    assert ranks.ask("layers") == ["a", "b"]
+    assert workers.asked[0] == ("syncguard_observe", (1, 2, "layers", (7,)))
+    assert workers.asked[1][1][0] == 2
+
+
+@pytest.mark.parametrize(
+    ("replies", "told"),
+    [
+        ([lambda n: (n, 0, "a", ""), lambda n: (n - 1, 1, "b", "")], "rank 1 answered request 0"),
+        ([lambda n: (n, 0, "a", ""), lambda n: (n, 1, None, "E: full")], "layers: rank 1: E: full"),
+        ([lambda n: (n, 0, "a", "")], "layers: no answer from rank 1"),
+        ([lambda n: (n, 0, "a", "")] * 2, "layers: no answer from rank 1"),
+        ([TimeoutError("120 s")], "layers: a rank does not answer: 120 s"),
+    ],
+)
+def test_nobody_answers_for_another(replies: list[Any], told: str) -> None:
+    with pytest.raises(Unsupported, match=told):
+        WorkerRanks(Workers(*replies), 2).ask("layers")
