@@ -85,7 +85,10 @@ def test_every_option_arrives(run: Run, asked: list[SmokeOptions]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--quantization", "int4"], "'int4' is not one of 'mxfp8', 'modelopt-mxfp8', 'mxfp8-online'"),
+        (
+            ["--quantization", "int4"],
+            "'int4' is not one of 'mxfp8', 'modelopt-mxfp8', 'mxfp8-online'",
+        ),
         (["--profile", "full"], "'full' is not one of 'smoke', 'production'"),
         (["--syncs", "0"], "'--syncs': Input should be greater than or equal to 1"),
         (["--bucket-mib", "0"], "'--bucket-mib': Input should be greater than"),

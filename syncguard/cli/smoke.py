@@ -2,7 +2,7 @@
 
 import contextlib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -40,7 +40,8 @@ def smoke(
         str,
         typer.Option(
             metavar="PATH",
-            help="How weights travel. vLLM: transfer (its update session, the default) or reload; "
+            help="How weights travel. vLLM: transfer (its update session, the default), reload "
+            "or extension (of its workers); "
             "SGLang: session (the default), flattened, loader or disk.",
             show_default=False,
         ),
@@ -58,6 +59,9 @@ def smoke(
             "SGLang then runs with its scheduler."
         ),
     ] = "here",
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Let vLLM compile the model; takes half a minute.")
+    ] = False,
     profile: Annotated[
         Literal["smoke", "production"],
         typer.Option(
@@ -141,7 +145,7 @@ def smoke(
             bucket_mib=bucket_mib,
             seed=seed,
             fault=fault,
-            settings={"ranks": tp} if tp > 1 else {},
+            settings=_settings(ranks=tp, compiled=compiled),
         )
         try:
             report = run_smoke(options, told)
@@ -149,3 +153,9 @@ def smoke(
             report = interrupted.report
             told.finished(report)
         raise typer.Exit(exit_code(report, strict))
+
+
+def _settings(**given: Any) -> dict[str, Any]:
+    """Settings that are not the usual ones: not every engine takes them."""
+    usual = {"ranks": 1, "compiled": False}
+    return {name: value for name, value in given.items() if value != usual[name]}

@@ -3,13 +3,18 @@
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("vllm")
 
+from syncguard.engines.vllm.carrying import from_bytes, to_bytes
 from syncguard.engines.vllm.ranks import WorkerRanks
 from syncguard.errors import Unsupported
+from syncguard.observations import ProbeTurn
 
 pytestmark = pytest.mark.live
+
+A, B = to_bytes("a"), to_bytes("b")
 
 
 class Workers:
@@ -27,24 +32,32 @@ class Workers:
 
 
 def test_answers_come_in_the_order_of_ranks() -> None:
-    workers = Workers(lambda n: (n, 1, "b", ""), lambda n: (n, 0, "a", ""))
+    workers = Workers(lambda n: (n, 1, B, ""), lambda n: (n, 0, A, ""))
     ranks = WorkerRanks(workers, 2)
     assert ranks.ask("layers", 7) == ["a", "b"]
     assert ranks.ask("layers") == ["a", "b"]
-    assert workers.asked[0] == ("syncguard_observe", (1, 2, "layers", (7,)))
+    assert workers.asked[0] == ("syncguard_observe", (1, 2, "layers", to_bytes((7,))))
     assert workers.asked[1][1][0] == 2
 
 
 @pytest.mark.parametrize(
     ("replies", "told"),
     [
-        ([lambda n: (n, 0, "a", ""), lambda n: (n - 1, 1, "b", "")], "rank 1 answered request 0"),
-        ([lambda n: (n, 0, "a", ""), lambda n: (n, 1, None, "E: full")], "layers: rank 1: E: full"),
-        ([lambda n: (n, 0, "a", "")], "layers: no answer from rank 1"),
-        ([lambda n: (n, 0, "a", "")] * 2, "layers: no answer from rank 1"),
+        ([lambda n: (n, 0, A, ""), lambda n: (n - 1, 1, B, "")], "rank 1 answered request 0"),
+        ([lambda n: (n, 0, A, ""), lambda n: (n, 1, b"", "E: full")], "layers: rank 1: E: full"),
+        ([lambda n: (n, 0, A, "")], "layers: no answer from rank 1"),
+        ([lambda n: (n, 0, A, "")] * 2, "layers: no answer from rank 1"),
         ([TimeoutError("120 s")], "layers: a rank does not answer: 120 s"),
     ],
 )
 def test_nobody_answers_for_another(replies: list[Any], told: str) -> None:
     with pytest.raises(Unsupported, match=told):
         WorkerRanks(Workers(*replies), 2).ask("layers")
+
+
+def test_values_survive_the_way() -> None:
+    elements = torch.randn(2, 32).to(torch.float8_e4m3fn)
+    value = {"a": ProbeTurn(sums=True, number=3), "b": elements}
+    found = from_bytes(to_bytes(value))
+    assert found["a"] == value["a"]
+    assert torch.equal(found["b"].view(torch.uint8), elements.view(torch.uint8))

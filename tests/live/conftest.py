@@ -12,18 +12,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed: pip install 'syncguar
 
 
 def make_pair(folder: Path, model: str, quantization: str, **options: Any) -> Pair:
-    if "moe" in model:
-        _forget_groups()
     return pairs.make_pair("vllm", model, folder, quantization, **options)
-
-
-def _forget_groups() -> None:
-    """vLLM's groups are of the process: the first model decides whether experts have one."""
-    from vllm.distributed import parallel_state
-
-    if parallel_state.model_parallel_is_initialized() and parallel_state._EP is None:
-        parallel_state.destroy_model_parallel()
-        parallel_state.destroy_distributed_environment()  # its store went with its engine
 
 
 def clear_cache(pair: Pair) -> None:

@@ -117,5 +117,5 @@ def test_a_rank_that_fails_is_named_and_nobody_answers_for_it(ranks: Pair) -> No
 
 
 def test_a_path_that_cannot_reach_other_processes_is_refused(models: Path) -> None:
-    with pytest.raises(UsageError, match="cannot cross to other ranks"):
+    with pytest.raises(UsageError, match="cannot cross to other processes"):
         make_pair(models, "tiny-qwen3", "mxfp8", path="reload", ranks=2)

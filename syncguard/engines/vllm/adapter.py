@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -34,8 +35,12 @@ from syncguard.seams import Seams
 
 __all__ = ["PATHS", "VllmEngine"]
 
-PATHS: Final = ("transfer", "reload")
-"""How a sync reaches vLLM: its weight-update lifecycle, or ``reload_weights``."""
+PATHS: Final = ("transfer", "reload", "extension")
+"""How a sync reaches vLLM: its weight-update lifecycle, ``reload_weights`` with tensors, or the
+same called by an extension of its workers, which reads files."""
+
+PROCESSES: Final = ("in", "own")
+"""Where vLLM runs: in this process, or in one of its own."""
 
 _ALIVE: Final[list[Any]] = []
 """An engine that is collected tears down the process groups of all others in the process."""
@@ -49,10 +54,12 @@ class VllmEngine:
         quantization: One of `syncguard.engines.vllm.launch.QUANTIZATIONS`.
         exclude: Modules that are left unquantized where the configuration names them; by default
             those in `syncguard.engines.vllm.launch.EXCLUDED`.
-        path: One of `PATHS`; to several ranks only ``transfer`` leads.
+        path: One of `PATHS`; ``reload`` does not lead to other processes.
         load_format: vLLM's; ``dummy`` starts on random weights.
         seed: Of vLLM.
-        ranks: Tensor-parallel ranks.
+        ranks: Tensor-parallel ranks; several have a process each.
+        process: One of `PROCESSES`.
+        compiled: Whether its model is compiled.
     """
 
     name = "vllm"
@@ -67,26 +74,35 @@ class VllmEngine:
         load_format: str = "dummy",
         seed: int = 0,
         ranks: int = 1,
+        process: str = "in",
+        compiled: bool = False,
     ) -> None:
         if path not in PATHS:
             raise UsageError(f"unknown sync path {path!r}; known: {', '.join(PATHS)}")
         if quantization not in QUANTIZATIONS:
             known = ", ".join(QUANTIZATIONS)
             raise UsageError(f"unknown quantization {quantization!r}; known: {known}")
-        if ranks > 1 and path == "reload":
-            raise UsageError("path 'reload' hands over tensors, which cannot cross to other ranks")
+        if process not in PROCESSES:
+            raise UsageError(f"unknown process {process!r}; known: {', '.join(PROCESSES)}")
+        self._away = ranks > 1 or process == "own"
+        if self._away and path == "reload":
+            raise UsageError(
+                "path 'reload' hands over tensors, which cannot cross to other processes\n"
+                "  what to do: take path 'transfer' or 'extension'"
+            )
         self._path = path
         self._quantization = quantization
         self._count = ranks
         self._record: SyncRecord | None = None
         self._broken = ""
         self._staged: list[tuple[str, torch.Tensor]] = []
+        self._told = {"process": process, "compiled": str(compiled).lower()}
         self._folder = tempfile.TemporaryDirectory(prefix="syncguard-vllm-")
         with contextlib.ExitStack() as starting:
             starting.enter_context(temporary_files_in(self._folder.name))
-            if ranks > 1:
+            if self._away:
                 log = Path(self._folder.name, "workers.log")
-                starting.enter_context(output_of_workers(log, ranks))
+                starting.enter_context(output_of_workers(log))
             self._llm = start(
                 checkpoint,
                 quantization,
@@ -94,12 +110,14 @@ class VllmEngine:
                 load_format=load_format,
                 seed=seed,
                 ranks=ranks,
+                process=process,
+                compiled=compiled,
             )
         _ALIVE.append(self._llm)
         from syncguard.engines.vllm.ranks import LocalRank, Ranks, WorkerRanks
 
         self._ranks: Ranks
-        if ranks > 1:
+        if self._away:
             self._ranks = WorkerRanks(self._llm, ranks)
         else:
             self._worker = self._llm.llm_engine.model_executor.driver_worker.worker
@@ -124,6 +142,7 @@ class VllmEngine:
             "quantization": self._quantization,
             "path": self._path,
             "ranks": str(self._count),
+            **self._told,
             "kernels": ", ".join(sorted(kernels)),
         }
 
@@ -134,6 +153,8 @@ class VllmEngine:
     def begin(self, number: int, version: str) -> None:
         """See `syncguard.protocols.Engine`."""
         self._record = SyncRecord(number, version)
+        self._buckets = Path(tempfile.mkdtemp(dir=self._folder.name))
+        self._sent: list[tuple[str, list[str]]] = []
         self._began = time.perf_counter()
         if self._path == "transfer":
             self._llm.start_weight_update()
@@ -144,9 +165,13 @@ class VllmEngine:
         if self._path == "reload":
             self._staged.extend(bucket)
             return
-        with tempfile.TemporaryDirectory(dir=self._folder.name) as folder:
-            path, names = write_bucket(bucket, Path(folder))
-            self._llm.update_weights({"update_info": {"path": path, "names": names}})
+        path, names = write_bucket(bucket, Path(tempfile.mkdtemp(dir=self._buckets)))
+        self._sent.append((path, names))
+        if self._path == "transfer":
+            try:
+                self._llm.update_weights({"update_info": {"path": path, "names": names}})
+            finally:
+                Path(path).unlink()
 
     def finish(self) -> SyncRecord:
         """See `syncguard.protocols.Engine`."""
@@ -155,6 +180,9 @@ class VllmEngine:
         if self._path == "reload":
             staged, self._staged = self._staged, []
             self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(staged)})
+            self._llm.update_weight_version(record.version)
+        elif self._path == "extension":
+            self._llm.collective_rpc("syncguard_reload", args=(self._sent,))
             self._llm.update_weight_version(record.version)
         else:
             record.unfolded = [path for paths in self._ranks.ask("unfolded") for path in paths]
@@ -165,6 +193,7 @@ class VllmEngine:
 
     def _close_ledger(self, record: SyncRecord) -> None:
         """Take down what ranks have noted; what reached the first one is what arrived."""
+        shutil.rmtree(self._buckets)
         found = self._ranks.ask("close_ledger")
         record.seconds = time.perf_counter() - self._began
         record.buckets = found[0][0]
@@ -178,10 +207,10 @@ class VllmEngine:
         """Where a fault can be armed on the engine's side.
 
         Raises:
-            Unsupported: The ranks live in other processes.
+            Unsupported: The model lives in another process.
         """
-        if self._count > 1:
-            raise Unsupported("faults are armed in this process, and the ranks are in others")
+        if self._away:
+            raise Unsupported("faults are armed in this process, and the model is in another one")
         from syncguard.engines.vllm.seams import engine_seams
 
         return engine_seams(self, self._model, self._worker)
@@ -313,11 +342,11 @@ class VllmEngine:
         return results
 
     def close(self) -> None:
-        """End the ranks in other processes, and remove temporary files.
+        """End processes of its own, and remove temporary files.
 
         vLLM's global state in this process goes down with it.
         """
-        if self._count > 1:
+        if self._away:
             with contextlib.suppress(Exception):  # some may have died already
                 self._llm.llm_engine.engine_core.shutdown()
         self._folder.cleanup()

@@ -11,7 +11,7 @@ from syncguard._libraries import quiet
 from syncguard.engines.starting import quiet_collector
 from syncguard.errors import UsageError
 
-__all__ = ["EXCLUDED", "QUANTIZATIONS", "start"]
+__all__ = ["EXCLUDED", "QUANTIZATIONS", "prepare_environment", "start"]
 
 QUANTIZATIONS: Final[Mapping[str, Callable[[list[str]], dict[str, Any]]]] = MappingProxyType(
     {
@@ -43,7 +43,6 @@ EXCLUDED: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
 """What a learner leaves unquantized and vLLM would not, as each configuration has to say it."""
 
 _ENVIRONMENT: Final = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # observe in process
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
@@ -51,8 +50,10 @@ _ENVIRONMENT: Final = {
 }
 _DEFAULTS: Final = {
     "VLLM_LOGGING_LEVEL": "ERROR",
-    "TORCHDYNAMO_DISABLE": "1",  # else the sampler is compiled for 17 s at the first request
 }
+_NOT_COMPILED: Final = "TORCHDYNAMO_DISABLE"
+"""Unless it is set, the sampler is compiled for 17 s at the first request."""
+
 _TOKENS: Final = 256
 _SEQUENCES: Final = 8
 _EXTENSION: Final = "syncguard.engines.vllm.worker.ObservedWorker"
@@ -65,9 +66,11 @@ def start(
     exclude: Sequence[str],
     load_format: str,
     seed: int,
-    ranks: int,
+    ranks: int = 1,
+    process: str = "in",
+    compiled: bool = False,
 ) -> Any:
-    """Start vLLM in this process, or its ranks in processes of their own.
+    """Start vLLM in this process, or in processes of its own.
 
     Args:
         checkpoint: Folder of a checkpoint.
@@ -75,21 +78,21 @@ def start(
         exclude: Modules that are left unquantized, in the configuration's words.
         load_format: vLLM's.
         seed: Of vLLM.
-        ranks: Tensor-parallel ranks.
+        ranks: Tensor-parallel ranks; several have a process each.
+        process: ``in`` this one, as far as one is enough, or the engine in its ``own``.
+        compiled: Whether its model is compiled.
 
     Returns:
         vLLM's ``LLM``.
 
     Raises:
-        UsageError: vLLM is not installed, or there are fewer cores than ranks.
+        UsageError: vLLM is not installed, there are fewer cores than ranks, or this process cannot
+            compile any more.
     """
-    os.environ.update(_ENVIRONMENT)
-    parallel: dict[str, Any] = {}
+    prepare_environment(compiled=compiled)
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(process == "own"))
     if ranks > 1:
         os.environ["VLLM_CPU_OMP_THREADS_BIND"] = _one_core_each(ranks)
-        parallel = {"tensor_parallel_size": ranks, "worker_extension_cls": _EXTENSION}
-    for name, value in _DEFAULTS.items():
-        os.environ.setdefault(name, value)
     with quiet(), quiet_collector():
         try:
             from vllm import LLM
@@ -115,7 +118,7 @@ def start(
             dtype="bfloat16",
             seed=seed,
             skip_tokenizer_init=True,
-            enforce_eager=True,
+            enforce_eager=not compiled,
             max_model_len=_TOKENS,
             max_num_seqs=_SEQUENCES,
             max_num_batched_tokens=_TOKENS,
@@ -123,11 +126,30 @@ def start(
             enable_prefix_caching=False,
             disable_log_stats=True,
             weight_transfer_config=WeightTransferConfig(backend=BACKEND),
-            **parallel,
+            worker_extension_cls=_EXTENSION,
+            tensor_parallel_size=ranks,
         )
-        if ranks == 1:
+        if ranks == 1 and process == "in":
             add_expert_group()
         return llm
+
+
+def prepare_environment(*, compiled: bool = False) -> None:
+    """Set what vLLM and torch read when they are imported.
+
+    Raises:
+        UsageError: torch has been told already not to compile.
+    """
+    os.environ.update(_ENVIRONMENT)
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    if not compiled:
+        os.environ.setdefault(_NOT_COMPILED, "1")
+    elif os.environ.get(_NOT_COMPILED, "0") not in ("", "0"):
+        raise UsageError(
+            f"a model is not compiled where {_NOT_COMPILED} is set, which torch reads once\n"
+            f"  what to do: unset it, and start no other engine in the same process before"
+        )
 
 
 def _one_core_each(ranks: int) -> str:

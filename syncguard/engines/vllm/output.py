@@ -17,12 +17,11 @@ _CAUSE: Final = re.compile(r"^.*?((?:\w+\.)*\w*(?:Error|Exception): .*)$", re.MU
 
 
 @contextlib.contextmanager
-def output_of_workers(log: Path, ranks: int) -> Iterator[None]:
+def output_of_workers(log: Path) -> Iterator[None]:
     """Let processes that are started meanwhile write to a file, for all of their lives.
 
     Args:
         log: The file.
-        ranks: How many are started, for the text of an error.
 
     Raises:
         UsageError: Whatever went wrong inside, with the first cause that the file tells.
@@ -37,7 +36,7 @@ def output_of_workers(log: Path, ranks: int) -> Iterator[None]:
         yield
     except Exception as error:
         raise UsageError(
-            f"vLLM cannot start {ranks} ranks of this model\n"
+            "vLLM cannot start this model in processes of its own\n"
             f"  got: {_first_cause(log) or error}\n"
             "  what to do: give a model whose heads and widths divide among ranks, in whole blocks "
             "of 32 if it is quantized, or fewer ranks"

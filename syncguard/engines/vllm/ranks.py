@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+from syncguard.engines.vllm.carrying import from_bytes, to_bytes
 from syncguard.engines.vllm.observer import Observer
 from syncguard.errors import Unsupported
 
@@ -58,7 +59,7 @@ class WorkerRanks:
             replies = self._llm.collective_rpc(
                 "syncguard_observe",
                 timeout=_TIMEOUT_S,
-                args=(request, self._world, name, arguments),
+                args=(request, self._world, name, to_bytes(arguments)),
             )
         except Exception as error:
             raise Unsupported(f"{name}: a rank does not answer: {error}") from error
@@ -73,7 +74,7 @@ def _checked(replies: Sequence[Any], request: int, world: int, name: str) -> lis
             raise Unsupported(f"{name}: rank {rank} answered request {number}, not {request}")
         if error:
             raise Unsupported(f"{name}: rank {rank}: {error}")
-        by_rank[rank] = answer
+        by_rank[rank] = from_bytes(answer)
     silent = [str(rank) for rank in range(world) if rank not in by_rank]
     if silent:
         raise Unsupported(f"{name}: no answer from rank {', '.join(silent)}")

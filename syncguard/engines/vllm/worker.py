@@ -4,8 +4,10 @@ vLLM imports this module in a worker before it builds the model, so our kernels 
 time, whether or not syncguard is installed as a plugin.
 """
 
-from typing import Any
+from collections.abc import Sequence
 
+from syncguard.engines.buckets import read_bucket
+from syncguard.engines.vllm.carrying import from_bytes, to_bytes
 from syncguard.engines.vllm.compat import tolerate_llvmlite
 from syncguard.engines.vllm.observer import Observer
 from syncguard.engines.vllm.plugin import register
@@ -20,8 +22,8 @@ class ObservedWorker:
     """A mixin of vLLM's worker."""
 
     def syncguard_observe(
-        self, request: int, world: int, name: str, arguments: tuple[Any, ...]
-    ) -> tuple[int, int, Any, str]:
+        self, request: int, world: int, name: str, arguments: bytes
+    ) -> tuple[int, int, bytes, str]:
         """Make one observation of this rank.
 
         Args:
@@ -29,14 +31,22 @@ class ObservedWorker:
                 taken for that of another question.
             world: How many ranks there are.
             name: A method of `Observer`.
-            arguments: Its arguments.
+            arguments: Its arguments, see `syncguard.engines.vllm.carrying`.
 
         Returns:
-            The request's number, the rank, the answer, and what went wrong, or an empty text.
+            The request's number, the rank, the answer as bytes, and what went wrong, or an empty
+            text.
         """
         rank: int = self.rank  # type: ignore[attr-defined]
         try:
             observer = vars(self).setdefault("syncguard_observer", Observer(self, world))
-            return request, rank, getattr(observer, name)(*arguments), ""
+            answer = getattr(observer, name)(*from_bytes(arguments))
+            return request, rank, to_bytes(answer), ""
         except Exception as error:  # noqa: BLE001 - the other side tells it
-            return request, rank, None, f"{type(error).__name__}: {error}"
+            return request, rank, b"", f"{type(error).__name__}: {error}"
+
+    def syncguard_reload(self, buckets: Sequence[tuple[str, Sequence[str]]]) -> None:
+        """Reload all weights from files; see `syncguard.engines.buckets.read_bucket`."""
+        self.reload_weights(  # type: ignore[attr-defined]
+            weights_iterator=(held for path, names in buckets for held in read_bucket(path, names))
+        )
