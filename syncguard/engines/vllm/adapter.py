@@ -264,7 +264,13 @@ class VllmEngine:
         return [row for table in self._ranks.ask("storage") for row in table]
 
     def graph_reads(self) -> GraphReads:
-        """See `syncguard.protocols.Engine`."""
+        """See `syncguard.protocols.Engine`.
+
+        Raises:
+            Unsupported: The model is compiled.
+        """
+        if self._told["compiled"] == "true":
+            raise Unsupported("compiled code calls no operators whose inputs could be watched")
         self._ranks.ask("begin_reads")
         try:
             self.generate([[1, 2, 3]], tokens=2, seed=0)
