@@ -93,9 +93,14 @@ class StorageReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note the storages of the arguments and run the operator."""
         for value in tree_leaves((args, kwargs or {})):
-            if isinstance(value, torch.Tensor) and value.device.type != "meta":
-                self.addresses.update(map(_address, _parts(value)))
+            if isinstance(value, torch.Tensor):
+                self.note(value)
         return func(*args, **(kwargs or {}))
+
+    def note(self, tensor: torch.Tensor) -> None:
+        """Note one tensor that is read in another way than by an operator."""
+        if tensor.device.type != "meta":
+            self.addresses.update(map(_address, _parts(tensor)))
 
     def paths(self, table: Iterable[StoredTensor]) -> frozenset[str]:
         """The paths of a storage table whose storages were read; what is empty is not read."""

@@ -154,7 +154,7 @@ class VllmEngine:
         """See `syncguard.protocols.Engine`."""
         self._record = SyncRecord(number, version)
         self._buckets = Path(tempfile.mkdtemp(dir=self._folder.name))
-        self._sent = 0
+        self._sent: list[tuple[str, list[str]]] = []
         self._began = time.perf_counter()
         if self._path == "transfer":
             self._llm.start_weight_update()
@@ -165,14 +165,13 @@ class VllmEngine:
         if self._path == "reload":
             self._staged.extend(bucket)
             return
-        file = self._buckets / f"{self._sent:06}.safetensors"
-        self._sent += 1
-        save_bucket(file, bucket)
+        path, names = write_bucket(bucket, Path(tempfile.mkdtemp(dir=self._buckets)))
+        self._sent.append((path, names))
         if self._path == "transfer":
             try:
-                self._llm.update_weights({"update_info": {"path": str(file)}})
+                self._llm.update_weights({"update_info": {"path": path, "names": names}})
             finally:
-                file.unlink()
+                Path(path).unlink()
 
     def finish(self) -> SyncRecord:
         """See `syncguard.protocols.Engine`."""
@@ -183,7 +182,7 @@ class VllmEngine:
             self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(staged)})
             self._llm.update_weight_version(record.version)
         elif self._path == "extension":
-            self._llm.collective_rpc("syncguard_reload", args=(str(self._buckets),))
+            self._llm.collective_rpc("syncguard_reload", args=(self._sent,))
             self._llm.update_weight_version(record.version)
         else:
             record.unfolded = [path for paths in self._ranks.ask("unfolded") for path in paths]
@@ -265,7 +264,10 @@ class VllmEngine:
         return [row for table in self._ranks.ask("storage") for row in table]
 
     def graph_reads(self) -> GraphReads:
-        """See `syncguard.protocols.Engine`."""
+        """See `syncguard.protocols.Engine`.
+
+        A model that is compiled is no captured graph: its code is handed its tensors at each call.
+        """
         self._ranks.ask("begin_reads")
         try:
             self.generate([[1, 2, 3]], tokens=2, seed=0)

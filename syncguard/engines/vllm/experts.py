@@ -23,6 +23,8 @@ MATRICES: Final = ("w13_weight", "w2_weight")
 """The parameters of a layer of experts, [experts, rows, columns]: gate and up, and down."""
 
 _BLOCK: Final = 32
+_DERIVED: Final = ("_shuffled", "_scale_swizzled")
+"""What is derived of each, elements and scales, as it is called behind the parameter's name."""
 
 
 class CpuMxfp8Experts(mk.FusedMoEExpertsModular):  # type: ignore[misc]
@@ -88,9 +90,9 @@ class CpuMxfp8Experts(mk.FusedMoEExpertsModular):  # type: ignore[misc]
             scales = getattr(layer, f"{matrix}_scale").data
             order = _interleaved(elements.shape[1])
             shuffled = elements.index_select(1, order).view(torch.float8_e4m3fn)
-            derived[f"{matrix}_shuffled"] = shuffled
+            derived[f"{matrix}{_DERIVED[0]}"] = shuffled
             swizzled = [swizzle(one) for one in scales.index_select(1, order)]
-            derived[f"{matrix}_scale_swizzled"] = torch.stack(swizzled)
+            derived[f"{matrix}{_DERIVED[1]}"] = torch.stack(swizzled)
         return derived
 
     def product(self, layer: Any, matrix: str, expert: int, x: torch.Tensor) -> torch.Tensor:
@@ -105,13 +107,8 @@ class CpuMxfp8Experts(mk.FusedMoEExpertsModular):  # type: ignore[misc]
         Returns:
             ``[rows, N]``, outputs in checkpoint order.
         """
-        elements = getattr(layer, f"{matrix}_shuffled")[expert]
-        rows, features = elements.shape
-        swizzled = getattr(layer, f"{matrix}_scale_swizzled")[expert]
-        scales = unswizzle(swizzled, rows, features // _BLOCK)
-        weight: torch.Tensor = dequantize(elements, scales, dtype=x.dtype)
-        shuffled = torch.nn.functional.linear(dequantize(*quantize(x), dtype=x.dtype), weight)
-        return torch.empty_like(shuffled).index_copy_(1, _interleaved(rows), shuffled)
+        elements, swizzled = (getattr(layer, f"{matrix}{part}")[expert] for part in _DERIVED)
+        return _product(elements, swizzled, x)
 
     def apply(
         self,
@@ -127,17 +124,45 @@ class CpuMxfp8Experts(mk.FusedMoEExpertsModular):  # type: ignore[misc]
         **__: Any,
     ) -> None:
         """Mix the experts that were chosen for each token, into ``output`` [tokens, H]."""
-        del w1, w2  # canonical; what is read is derived
+        del w1, w2, activation  # canonical, and the only one that is supported
         shares = torch.ones_like(topk_weights) if apply_router_weight_on_input else topk_weights
-        mixed = torch.zeros_like(output, dtype=torch.float32)
-        for expert in sorted(set(topk_ids.flatten().tolist())):
-            tokens, choices = torch.where(topk_ids == expert)
-            both = self.product(self.layer, MATRICES[0], expert, hidden_states[tokens])
-            inner = both.new_empty(len(tokens), both.shape[1] // 2)
-            self.activation(activation, inner, both)
-            outputs = self.product(self.layer, MATRICES[1], expert, inner)
-            mixed.index_add_(0, tokens, outputs.float() * shares[tokens, choices, None].float())
-        output.copy_(mixed)
+        read = [getattr(self.layer, f"{matrix}{part}") for matrix in MATRICES for part in _DERIVED]
+        output.copy_(torch.ops.syncguard.mxfp8_experts(hidden_states, *read, shares, topk_ids))
+
+
+@torch.library.custom_op("syncguard::mxfp8_experts", mutates_args=())
+def _mxfp8_experts(
+    x: torch.Tensor,
+    w13: torch.Tensor,
+    w13_scales: torch.Tensor,
+    w2: torch.Tensor,
+    w2_scales: torch.Tensor,
+    shares: torch.Tensor,
+    chosen: torch.Tensor,
+) -> torch.Tensor:
+    """All of it as one operator, which a compiler takes as it is."""
+    mixed = torch.zeros_like(x, dtype=torch.float32)
+    for expert in sorted(set(chosen.flatten().tolist())):
+        tokens, choices = torch.where(chosen == expert)
+        both = _product(w13[expert], w13_scales[expert], x[tokens])
+        inner = both.new_empty(len(tokens), both.shape[1] // 2)
+        torch.ops._C.silu_and_mul(inner, both)
+        outputs = _product(w2[expert], w2_scales[expert], inner)
+        mixed.index_add_(0, tokens, outputs.float() * shares[tokens, choices, None].float())
+    return mixed.to(x.dtype)
+
+
+@_mxfp8_experts.register_fake
+def _(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def _product(elements: torch.Tensor, swizzled: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    rows, features = elements.shape
+    scales = unswizzle(swizzled, rows, features // _BLOCK)
+    weight: torch.Tensor = dequantize(elements, scales, dtype=x.dtype)
+    shuffled = torch.nn.functional.linear(dequantize(*quantize(x), dtype=x.dtype), weight)
+    return torch.empty_like(shuffled).index_copy_(1, _interleaved(rows), shuffled)
 
 
 def _interleaved(rows: int) -> torch.Tensor:

@@ -65,12 +65,25 @@ class CpuMxfp8LinearKernel(Mxfp8LinearKernel):  # type: ignore[misc]
             bias: ``[N]`` or none.
         """
         rows = x.reshape(-1, x.shape[-1])
-        count, features = layer.weight.shape
-        scales = unswizzle(getattr(layer, DERIVED_SCALES), count, features // _BLOCK)
-        weight: torch.Tensor = dequantize(layer.weight.data, scales, dtype=x.dtype)
-        activations = dequantize(*quantize(rows), dtype=x.dtype)
-        out = torch.nn.functional.linear(activations, weight, bias)
-        return out.reshape(*x.shape[:-1], count)
+        swizzled = getattr(layer, DERIVED_SCALES)
+        out: torch.Tensor = torch.ops.syncguard.mxfp8_linear(rows, layer.weight, swizzled)
+        out = out.reshape(*x.shape[:-1], layer.weight.shape[0])
+        return out if bias is None else out + bias
+
+
+@torch.library.custom_op("syncguard::mxfp8_linear", mutates_args=())
+def _mxfp8_linear(x: torch.Tensor, weight: torch.Tensor, swizzled: torch.Tensor) -> torch.Tensor:
+    """The product as one operator, which a compiler takes as it is."""
+    count, features = weight.shape
+    scales = unswizzle(swizzled, count, features // _BLOCK)
+    values: torch.Tensor = dequantize(weight, scales, dtype=x.dtype)
+    return torch.nn.functional.linear(dequantize(*quantize(x), dtype=x.dtype), values)
+
+
+@_mxfp8_linear.register_fake
+def _(x: torch.Tensor, weight: torch.Tensor, swizzled: torch.Tensor) -> torch.Tensor:
+    del swizzled
+    return x.new_empty(x.shape[0], weight.shape[0])
 
 
 def install(layer: Any, name: str, fresh: torch.Tensor) -> None:

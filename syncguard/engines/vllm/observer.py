@@ -1,11 +1,13 @@
 """Observes one rank of a live vLLM, in the process where its model lives."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import torch
 
+from syncguard.engines.compiled import inputs_of_compiled_graphs
 from syncguard.engines.merging import Answer, Places
 from syncguard.engines.reachable import StorageReads, state_of, storage_of
 from syncguard.engines.reading import Reader
@@ -43,6 +45,7 @@ class Observer:
         self._prefix = f"rank{worker.rank}:" if world > 1 else ""
         self._ledger: Ledger | None = None
         self._reads: StorageReads | None = None
+        self._watching = contextlib.ExitStack()
 
     def layers(self) -> list[EngineLayer]:
         """The rank's layer table."""
@@ -108,14 +111,14 @@ class Observer:
         return self._told(state_of(self._model, _CACHES, left_out))
 
     def begin_reads(self) -> None:
-        """Note from now on what operators read."""
-        self._reads = StorageReads()
-        self._reads.__enter__()  # type: ignore[no-untyped-call]
+        """Note from now on what operators and compiled code read."""
+        self._reads = self._watching.enter_context(StorageReads())
+        self._watching.enter_context(inputs_of_compiled_graphs(self._reads.note))
 
     def end_reads(self) -> frozenset[str]:
         """Stop noting; the paths of the storage table that were read."""
         assert self._reads is not None, "begin_reads() comes first"  # noqa: S101
-        self._reads.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        self._watching.close()
         paths = self._reads.paths(storage_of(self._model, _CACHES))
         return frozenset(f"{self._prefix}{path}" for path in paths)
 

@@ -4,8 +4,9 @@ vLLM imports this module in a worker before it builds the model, so our kernels 
 time, whether or not syncguard is installed as a plugin.
 """
 
-from pathlib import Path
+from collections.abc import Sequence
 
+from syncguard.engines.buckets import read_bucket
 from syncguard.engines.vllm.carrying import from_bytes, to_bytes
 from syncguard.engines.vllm.compat import tolerate_llvmlite
 from syncguard.engines.vllm.observer import Observer
@@ -44,10 +45,8 @@ class ObservedWorker:
         except Exception as error:  # noqa: BLE001 - the other side tells it
             return request, rank, b"", f"{type(error).__name__}: {error}"
 
-    def syncguard_reload(self, folder: str) -> None:
-        """Reload all weights from the buckets in a folder."""
-        from syncguard.engines.buckets import load_buckets
-
+    def syncguard_reload(self, buckets: Sequence[tuple[str, Sequence[str]]]) -> None:
+        """Reload all weights from files; see `syncguard.engines.buckets.read_bucket`."""
         self.reload_weights(  # type: ignore[attr-defined]
-            weights_iterator=load_buckets(Path(folder))
+            weights_iterator=(held for path, names in buckets for held in read_bucket(path, names))
         )
