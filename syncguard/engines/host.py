@@ -5,14 +5,13 @@ import ctypes
 import importlib
 import multiprocessing.connection
 import os
-import pickle
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
-from syncguard.engines.buckets import load_bucket
+from syncguard.engines.buckets import read_bucket
+from syncguard.engines.carrying import from_bytes, to_bytes
 from syncguard.errors import Unsupported, UsageError
 
 __all__ = ["main"]
@@ -44,7 +43,7 @@ class _Host:
         if name == "start":
             return self.start(*args)
         if name == "send":
-            return self._engine.send(list(load_bucket(Path(*args))))
+            return self._engine.send(read_bucket(*args))
         asked = getattr(self._engine, name)
         return asked(*args, **kwargs) if callable(asked) else asked
 
@@ -59,9 +58,8 @@ def main() -> None:
     host = _Host()
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
-            # Our own parent wrote it.
-            name, args, kwargs = pickle.loads(pipe.recv_bytes())  # noqa: S301
-            pipe.send_bytes(pickle.dumps(_carried_out(host, name, args, kwargs)))
+            name, args, kwargs = from_bytes(pipe.recv_bytes())
+            pipe.send_bytes(to_bytes(_carried_out(host, name, args, kwargs)))
             if name == "close":
                 break
 

@@ -7,7 +7,7 @@ time, whether or not syncguard is installed as a plugin.
 from collections.abc import Sequence
 
 from syncguard.engines.buckets import read_bucket
-from syncguard.engines.vllm.carrying import from_bytes, to_bytes
+from syncguard.engines.carrying import from_bytes, to_bytes
 from syncguard.engines.vllm.compat import tolerate_llvmlite
 from syncguard.engines.vllm.observer import Observer
 from syncguard.engines.vllm.plugin import register
@@ -31,7 +31,7 @@ class ObservedWorker:
                 taken for that of another question.
             world: How many ranks there are.
             name: A method of `Observer`.
-            arguments: Its arguments, see `syncguard.engines.vllm.carrying`.
+            arguments: Its arguments, see `syncguard.engines.carrying`.
 
         Returns:
             The request's number, the rank, the answer as bytes, and what went wrong, or an empty

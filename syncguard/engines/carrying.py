@@ -1,4 +1,4 @@
-"""Values between processes, as bytes: vLLM lets little else pass.
+"""Values between processes, as bytes, which pass wherever a pipe or vLLM's own calls lead.
 
 torch's own pickling, because plain pickles of 8-bit floats cannot be read back.
 """
