@@ -10,7 +10,7 @@ import torch
 from syncguard.guard import Guard
 from syncguard.protocols import Engine, Learner
 from syncguard.report import Report
-from syncguard.sides import make_engine, make_learner, make_model
+from syncguard.sides import PROCESSES, make_engine, make_learner, make_model
 from syncguard.smoke import SmokeOptions, run_smoke
 from syncguard.survey.cell import SurveyCell
 from syncguard.verdict import Verdict
@@ -50,7 +50,7 @@ def _smoke(cell: SurveyCell, bucket_mib: float | None = None) -> Report:
         model=cell.model,
         quantization=cell.weights,
         path=cell.path,
-        process="own" if cell.process == "own" else "here",
+        process=cell.process if cell.process in PROCESSES else PROCESSES[0],
         bucket_mib=bucket_mib,
         settings=cell.settings,
     )
