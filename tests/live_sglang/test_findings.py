@@ -11,6 +11,8 @@ from syncguard.survey.findings import FINDINGS
 from syncguard.verdict import Status
 from tests.pairs import make_pair
 
+GONE = ("sglang_stale_swizzled_scales",)  # since 0.5.21
+
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("sglang")]
 
 
@@ -68,7 +70,7 @@ def test_a_script_of_sglangs_own_interface_finds_its_fault(name: str, tmp_path: 
     script.write_text(FINDINGS[name].script)
     command = [sys.executable, "-m", "syncguard.engines.sglang.scripts", str(script)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert ran.returncode == 1, ran.stderr
+    assert ran.returncode == (name not in GONE), ran.stderr
     assert "expected: " in ran.stdout
     assert "Traceback" not in ran.stderr
 
