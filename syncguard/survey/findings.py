@@ -59,7 +59,38 @@ class Finding:
 _HEAD: Final = r"lm_head(\.weight)?"
 _EXPERT: Final = r"model\.layers\.\d+\.mlp\.experts\..*"
 
+_LINEAR: Final = r"model\.layers\.\d+\.(mlp|self_attn)\..*"
+
 _ALL: Final = (
+    Finding(
+        "sglang_disk_rollback",
+        "an update from disk that fails rolls back to the new weights",
+        {"C5": r".*", "C8": r".*"},
+    ),
+    Finding(
+        "sglang_llama_block_scales",
+        "the Llama loader drops the block scales of MXFP8, and the update answers success",
+        {"C2": _LINEAR, "C3": _LINEAR, "C5": _LINEAR},
+        frozenset({"C6"}),
+    ),
+    Finding(
+        "sglang_online_mxfp8",
+        "weights that SGLang quantized itself cannot be updated",
+        {"C5": r".*"},
+        frozenset({"C2", "C3", "C4", "C6", "C8"}),
+    ),
+    Finding(
+        "sglang_stale_swizzled_scales",
+        "up to 0.5.20 an update from tensors never rebuilds the swizzled scales",
+        {"C3": _LINEAR},
+        frozenset({"C6"}),
+    ),
+    Finding(
+        "sglang_trtllm_partial_session",
+        "with TRT-LLM's kernel each session shuffles every layer again, also what it did not bring",
+        {"C2": _LINEAR, "C3": _LINEAR},
+        frozenset({"C5", "C6"}),
+    ),
     Finding(
         "vllm_tied_head",
         "a tied lm_head keeps the packed copy of its first weights after every reload",

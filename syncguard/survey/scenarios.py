@@ -1,12 +1,16 @@
 """What is done with the two sides of a cell; each scenario gives the report of a run."""
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
 import torch
 
+from syncguard.guard import Guard
+from syncguard.protocols import Engine, Learner
 from syncguard.report import Report
+from syncguard.sides import PROCESSES, make_engine, make_learner, make_model
 from syncguard.smoke import SmokeOptions, run_smoke
 from syncguard.survey.cell import SurveyCell
 from syncguard.verdict import Verdict
@@ -17,6 +21,8 @@ Scenario = Callable[[SurveyCell], Report]
 Weights = Iterator[tuple[str, torch.Tensor]]
 
 _BUCKETS: Final = 8
+_ONE_WEIGHT_MIB: Final = 1e-6
+_WHOLE_MIB: Final = 1e6
 _PATTERN: Final = 0xA5
 
 
@@ -37,30 +43,34 @@ class _Deaf:
         """Not kept."""
 
 
-def _smoke(cell: SurveyCell) -> Report:
+def _smoke(cell: SurveyCell, bucket_mib: float | None = None) -> Report:
     """What ``syncguard smoke`` does."""
     options = SmokeOptions(
         engine=cell.engine,
         model=cell.model,
         quantization=cell.weights,
         path=cell.path,
+        process=cell.process if cell.process in PROCESSES else PROCESSES[0],
+        bucket_mib=bucket_mib,
         settings=cell.settings,
     )
     return run_smoke(options, _Deaf())
+
+
+def _sides(cell: SurveyCell) -> tuple[Guard, Learner, Engine, int]:
+    """Both sides, the guard around their syncs, and how large a bucket is."""
+    checkpoint = make_model(cell.engine, cell.model, cell.weights)
+    engine = make_engine(cell.engine, checkpoint, cell.weights, cell.path, 0, cell.settings)
+    learner = make_learner(checkpoint, cell.weights, 0, engine.wire)
+    guard = Guard(learner, engine, _Deaf(), vocabulary=checkpoint.config["vocab_size"])
+    return guard, learner, engine, sum(t.nbytes for _, t in learner.weights()) // _BUCKETS
 
 
 def _after_failed(broken: Callable[[Weights], Weights]) -> Scenario:
     """A sync, another one that fails on the way, and a complete one, whose verdicts count."""
 
     def run(cell: SurveyCell) -> Report:
-        from syncguard.guard import Guard
-        from syncguard.sides import make_engine, make_learner, make_model
-
-        checkpoint = make_model(cell.engine, cell.model, cell.weights)
-        engine = make_engine(cell.engine, checkpoint, cell.weights, cell.path, 0, cell.settings)
-        learner = make_learner(checkpoint, cell.weights, 0, engine.wire)
-        guard = Guard(learner, engine, _Deaf(), vocabulary=checkpoint.config["vocab_size"])
-        limit = sum(tensor.nbytes for _, tensor in learner.weights()) // _BUCKETS
+        guard, learner, _, limit = _sides(cell)
         guard.sync(bucket_bytes=limit, poison=_PATTERN)
         learner.step(1e-6)
         weights = learner.weights
@@ -71,6 +81,22 @@ def _after_failed(broken: Callable[[Weights], Weights]) -> Scenario:
             raise RuntimeError("the sync that was to fail did not")
         summary, verdicts = guard.sync(bucket_bytes=limit)
         return Report(syncs=(summary,), verdicts=tuple(verdicts))
+
+    return run
+
+
+def _after_partial(chosen: Callable[[str], bool]) -> Scenario:
+    """A sync, and another session that brings some of the same weights again: nothing changes."""
+
+    def run(cell: SurveyCell) -> Report:
+        guard, learner, engine, limit = _sides(cell)
+        summary, _ = guard.sync(bucket_bytes=limit, poison=_PATTERN)
+        again = [(name, tensor) for name, tensor in learner.weights() if chosen(name)]
+        engine.begin(summary.number, summary.version)
+        if again:
+            engine.send(again)
+        engine.finish()
+        return Report(syncs=(summary,), verdicts=tuple(guard.judge()))
 
     return run
 
@@ -97,7 +123,11 @@ def _cut_short(weights: Weights) -> Weights:
 SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
     {
         "cut-short": _after_failed(_cut_short),
+        "empty-session": _after_partial(lambda name: False),
+        "many-buckets": functools.partial(_smoke, bucket_mib=_ONE_WEIGHT_MIB),
+        "one-bucket": functools.partial(_smoke, bucket_mib=_WHOLE_MIB),
         "smoke": _smoke,
+        "some-layers": _after_partial(lambda name: ".layers.0." in name),
         "unknown-name": _after_failed(_with_unknown_name),
         "wrong-shape": _after_failed(_with_wrong_shape),
     }

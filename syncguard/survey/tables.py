@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from syncguard.survey import vllm
+from syncguard.survey import sglang, vllm
 from syncguard.survey.cell import SurveyCell
 
 __all__ = ["TABLES", "cells_of"]
 
 TABLES: Final[Mapping[str, Callable[[], Sequence[SurveyCell]]]] = MappingProxyType(
-    {"vllm": vllm.cells}
+    {"sglang": sglang.cells, "vllm": vllm.cells}
 )
 """Cells by engine; another engine is another module and a line here."""
 

@@ -12,6 +12,9 @@ from syncguard.survey.findings import FINDINGS
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 KNOWN = {
+    "sglang/llama/mxfp8/session",
+    "sglang/qwen3/mxfp8-trtllm/session+empty-session",
+    "sglang/qwen3/mxfp8-trtllm/session+some-layers",
     "vllm/qwen3-tied/none/transfer",
     "vllm/qwen3-moe/none/transfer",
     "vllm/qwen3/modelopt-mxfp8/transfer+router-exclusion",

@@ -1,12 +1,17 @@
 """Faults of SGLang itself that the checks found: see docs/findings."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from syncguard.survey.findings import FINDINGS
 from syncguard.verdict import Status
 from tests.pairs import make_pair
+
+GONE = ("sglang_stale_swizzled_scales",)  # since 0.5.21
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("sglang")]
 
@@ -56,6 +61,18 @@ def test_a_refused_load_from_disk_rolls_back_to_the_new_weights(models: Path) ->
     assert pair.engine.version() == "1"
     held, learner = pair.engine.weight_prints(), pair.learner.prints()
     assert all((held[name].rows["values"] == learner[name].rows["values"]).all() for name in held)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in FINDINGS if name.startswith("sglang_")])
+def test_a_script_of_sglangs_own_interface_finds_its_fault(name: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(FINDINGS[name].script)
+    command = [sys.executable, "-m", "syncguard.engines.sglang.scripts", str(script)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == (name not in GONE), ran.stderr
+    assert "expected: " in ran.stdout
+    assert "Traceback" not in ran.stderr
 
 
 def _tiny_llama(folder: Path) -> Path:
