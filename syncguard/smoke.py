@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from syncguard.checkpoints import Checkpoint
+from syncguard.engines.tested import untested
 from syncguard.errors import SyncguardError, UsageError
 from syncguard.guard import Guard
 from syncguard.interrupts import Interrupts
@@ -136,6 +137,10 @@ class _Run:
         if self._armed is not None:
             armed, world = self._armed
             notes.append(f"fault {armed} was armed and fired {world.fired} times")
+        engine = self._environment.get("engine", {})
+        if isinstance(engine, Mapping):
+            note = untested(str(engine.get("name", "")), str(engine.get("version", "")))
+            notes += [note] if note else []
         return Report(
             self._environment,
             tuple(self._syncs),

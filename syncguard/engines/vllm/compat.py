@@ -69,7 +69,10 @@ def tolerate_llvmlite() -> None:
     ``__dict__`` for a dictionary. llvmlite's library object answers each attribute name, this one
     too, with a function, and the scan dies with an AttributeError.
     """
-    from vllm.triton_utils import dispatcher
+    try:
+        from vllm.triton_utils import dispatcher
+    except ImportError:  # up to 0.30 nothing is scanned
+        return
 
     def plain_vars(value: Any) -> Mapping[str, Any]:
         try:

@@ -36,7 +36,8 @@ class CpuMxfp8LinearKernel(Mxfp8LinearKernel):  # type: ignore[misc]
     @classmethod
     def can_implement(cls, c: Mxfp8LinearLayerConfig) -> tuple[bool, str | None]:
         """Layers whose input features are whole blocks."""
-        features = c.weight_shape[1]
+        shape = getattr(c, "weight_shape", None)  # since 0.31; before, vLLM refuses the weight
+        features = shape[1] if shape else 0
         if features % _BLOCK:
             return False, f"{features} input features are not a multiple of {_BLOCK}"
         return True, None
