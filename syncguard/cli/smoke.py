@@ -58,7 +58,7 @@ def smoke(
             help="Where the engine runs: in this process, or in its own, where it may die or hang; "
             "vLLM and SGLang then run with their schedulers."
         ),
-    ] = "here",
+    ] = "in",
     compiled: Annotated[
         bool, typer.Option("--compile", help="Let vLLM compile the model; takes half a minute.")
     ] = False,

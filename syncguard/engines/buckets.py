@@ -8,7 +8,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-__all__ = ["load_bucket", "load_buckets", "save_bucket"]
+__all__ = ["load_bucket", "save_bucket"]
 
 Named = tuple[str, torch.Tensor]
 
@@ -24,9 +24,3 @@ def load_bucket(file: Path) -> Iterator[Named]:
     with safe_open(file, framework="pt") as held:
         for number, name in enumerate(json.loads(held.metadata()["names"])):
             yield name, held.get_tensor(str(number))
-
-
-def load_buckets(folder: Path) -> Iterator[Named]:
-    """Names and tensors of all buckets in a folder, in the order of the files' names."""
-    for file in sorted(folder.iterdir()):
-        yield from load_bucket(file)

@@ -5,7 +5,6 @@ import ctypes
 import importlib
 import multiprocessing.connection
 import os
-import pickle
 import signal
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from syncguard.engines.buckets import load_bucket
+from syncguard.engines.carrying import from_bytes, to_bytes
 from syncguard.errors import Unsupported, UsageError
 
 __all__ = ["main"]
@@ -60,8 +60,8 @@ def main() -> None:
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
             # Our own parent wrote it.
-            name, args, kwargs = pickle.loads(pipe.recv_bytes())  # noqa: S301
-            pipe.send_bytes(pickle.dumps(_carried_out(host, name, args, kwargs)))
+            name, args, kwargs = from_bytes(pipe.recv_bytes())
+            pipe.send_bytes(to_bytes(_carried_out(host, name, args, kwargs)))
             if name == "close":
                 break
 

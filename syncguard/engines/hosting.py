@@ -7,7 +7,6 @@ import contextlib
 import functools
 import multiprocessing.connection
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from syncguard.engines.carrying import from_bytes, to_bytes
 from syncguard.errors import EngineLost, SyncguardError, Unsupported, UsageError
 
 if TYPE_CHECKING:
@@ -107,10 +107,10 @@ class HostedEngine:
         if self._lost:
             raise EngineLost(self._lost)
         try:
-            self._pipe.send_bytes(pickle.dumps((name, args, kwargs)))
+            self._pipe.send_bytes(to_bytes((name, args, kwargs)))
             self._wait(name)
             # Our own process wrote it.
-            kind, value = pickle.loads(self._pipe.recv_bytes())  # noqa: S301
+            kind, value = from_bytes(self._pipe.recv_bytes())
         except (EOFError, OSError):
             raise self._lose(f"{self._cause()} while it was asked for {name!r}") from None
         except EngineLost:

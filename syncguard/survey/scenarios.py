@@ -38,12 +38,20 @@ class _Deaf:
 
 
 def _smoke(cell: SurveyCell) -> Report:
-    """What ``syncguard smoke`` does."""
+    """What ``syncguard smoke`` does.
+
+    What is compiled needs a process in which torch has not been told to compile nothing.
+    """
+    if cell.compiled == "compile":
+        from syncguard.survey.spawning import smoke_in_new_process
+
+        return smoke_in_new_process(cell)
     options = SmokeOptions(
         engine=cell.engine,
         model=cell.model,
         quantization=cell.weights,
         path=cell.path,
+        process="own" if cell.process == "own" else "in",
         settings=cell.settings,
     )
     return run_smoke(options, _Deaf())

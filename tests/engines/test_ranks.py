@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("vllm")
 
-from syncguard.engines.vllm.carrying import from_bytes, to_bytes
+from syncguard.engines.carrying import from_bytes, to_bytes
 from syncguard.engines.vllm.ranks import WorkerRanks
 from syncguard.errors import Unsupported
 from syncguard.observations import ProbeTurn

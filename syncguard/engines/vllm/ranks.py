@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from syncguard.engines.vllm.carrying import from_bytes, to_bytes
+from syncguard.engines.carrying import from_bytes, to_bytes
 from syncguard.engines.vllm.observer import Observer
 from syncguard.errors import Unsupported
 

@@ -35,7 +35,7 @@ class FileUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
     """One bucket.
 
     Attributes:
-        path: The file, see `syncguard.engines.vllm.buckets`.
+        path: The file, see `syncguard.engines.buckets`.
     """
 
     path: str
