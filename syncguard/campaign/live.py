@@ -106,7 +106,9 @@ def _import_vllm() -> None:
     if "vllm" in sys.modules:
         return
     from syncguard._libraries import import_torchao, import_transformers, quiet
+    from syncguard.engines.vllm.launch import prepare_environment
 
+    prepare_environment()  # torch reads it when it is imported
     import_transformers()
     import_torchao()
     with quiet():

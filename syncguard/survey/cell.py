@@ -20,8 +20,8 @@ class SurveyCell:
         model: The same.
         weights: How the engine holds them; its ``--quantization``.
         path: How they reach it.
-        process: Where it runs: ``in`` this process, in its ``own``, in two ranks of ``tp2``, or
-            behind its ``server``.
+        process: Where it runs: ``in`` this process, all of it in its ``own``, vLLM's
+            core in one of its own, ``mp``, in two ranks of ``tp2``, or behind its ``server``.
         compiled: ``eager`` or ``compile``.
         variant: What is special about it, in a word; empty if nothing is.
         settings: Settings of the engine, see `syncguard.sides.make_engine`.

@@ -43,15 +43,21 @@ class _Deaf:
         """Not kept."""
 
 
-def _smoke(cell: SurveyCell, bucket_mib: float | None = None) -> Report:
-    """What ``syncguard smoke`` does."""
+def _smoke(cell: SurveyCell) -> Report:
+    """What ``syncguard smoke`` does.
+
+    What is compiled needs a process in which torch has not been told to compile nothing.
+    """
+    if cell.compiled == "compile":
+        from syncguard.survey.spawning import smoke_in_new_process
+
+        return smoke_in_new_process(cell)
     options = SmokeOptions(
         engine=cell.engine,
         model=cell.model,
         quantization=cell.weights,
         path=cell.path,
-        process=cell.process if cell.process in PROCESSES else PROCESSES[0],
-        bucket_mib=bucket_mib,
+        process="own" if cell.process == "own" else "in",
         settings=cell.settings,
     )
     return run_smoke(options, _Deaf())

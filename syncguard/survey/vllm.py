@@ -16,6 +16,10 @@ _MODELS: Final = (
 )
 _WEIGHTS: Final = ("none", "mxfp8", "modelopt-mxfp8")
 _PATHS: Final = ("transfer", "reload")
+_FILES: Final = ("transfer", "extension")
+"""Paths that lead to other processes."""
+
+_CORE_AWAY: Final = {"process": "own"}
 _CORE: Final = frozenset(
     {
         ("tiny-qwen3", "mxfp8", "transfer"),
@@ -76,13 +80,22 @@ _RANKS: Final = tuple(
     )
 )
 
-_NOT_YET: Final = (
-    (replace(_DENSE, process="own"), "the adapter observes an engine in its own process only"),
-    (replace(_DENSE, process="server"), "the adapter has no client for the HTTP server"),
-    (
-        replace(_DENSE, path="extension"),
-        "the adapter has no worker extension that receives weights",
+_ELSEWHERE: Final = (
+    replace(_DENSE, process="own"),
+    *(replace(_DENSE, process="mp", settings=_CORE_AWAY, path=path) for path in _FILES),
+    replace(_MOE, process="mp", settings=_CORE_AWAY),
+    *(replace(model, path="extension") for model in (_DENSE, _MOE)),
+    replace(_DENSE, path="extension", process="tp2", settings={"ranks": 2}),
+    *(
+        replace(model, weights=weights, compiled="compile")
+        for model in (_DENSE, _MOE)
+        for weights in ("mxfp8", "modelopt-mxfp8")
     ),
+    replace(_DENSE, weights="none", compiled="compile"),
+)
+
+_NOT_YET: Final = (
+    (replace(_DENSE, process="server"), "the adapter has no client for the HTTP server"),
     (replace(_DENSE, weights="int8-w8a8"), "the learner trains in bf16 or MXFP8"),
 )
 
@@ -102,4 +115,10 @@ def cells() -> list[SurveyCell]:
         for weights in _WEIGHTS
         for path in _PATHS
     ]
-    return [*crossed, *_SPECIAL, *_RANKS, *(replace(cell, missing=why) for cell, why in _NOT_YET)]
+    return [
+        *crossed,
+        *_SPECIAL,
+        *_RANKS,
+        *_ELSEWHERE,
+        *(replace(cell, missing=why) for cell, why in _NOT_YET),
+    ]

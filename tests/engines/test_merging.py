@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from syncguard.engines.merging import merge_prints, merge_rows
@@ -43,6 +43,7 @@ def answer(grid: dict[str, torch.Tensor], place: Place | None, name: str = NAME)
     )
 
 
+@settings(deadline=None)  # the first prints are compiled
 @given(st.sampled_from([(1, 2), (2, 1), (2, 2), (3, 4), (4, 1)]), st.integers(0, 50))
 def test_rectangles_add_up_to_the_whole(cut: tuple[int, int], seed: int) -> None:
     grid = elements_and_scales(seed)
@@ -94,6 +95,7 @@ def test_a_part_that_is_missing_or_unreadable_leaves_no_answer(silent: int) -> N
     assert merged.why == "ranks hold 768 of its 1536 elements"
 
 
+@settings(deadline=None)
 @given(st.sampled_from([(1, 2), (2, 1), (2, 2)]), st.data())
 def test_a_wrong_part_is_named_by_its_rank(cut: tuple[int, int], data: st.DataObject) -> None:
     right, wrong, held = elements_and_scales(0), elements_and_scales(1), places(*cut)

@@ -93,3 +93,17 @@ def test_an_interrupted_run_leaves_a_partial_report(tmp_path: Path) -> None:
     assert written["interrupted"] is True
     assert len(written["syncs"]) >= 2
     assert "interrupted" in stdout
+
+
+@pytest.mark.parametrize("options", [["--compile"], ["--tp", "2"], ["--process", "own"]])
+def test_other_ways_to_run_pass_every_condition(options: list[str], tmp_path: Path) -> None:
+    ran, report = smoke("--model", "tiny-qwen3-moe", *options, folder=tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert all(statuses(report, f"C{number}") == {"pass"} for number in range(1, 8))
+
+
+def test_ranks_that_a_model_does_not_divide_into_are_refused(tmp_path: Path) -> None:
+    ran, _ = smoke("--model", "tiny-llama", "--tp", "2", folder=tmp_path)
+    assert ran.returncode == 2
+    assert "must be divisible by tensor parallel size (2)" in ran.stderr
+    assert "Traceback" not in ran.stderr
