@@ -1,8 +1,8 @@
-"""A bucket as a file, which reaches every process of a machine: bytes are mapped, not copied."""
+"""Buckets as safetensors files, which reach every process of a machine."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from safetensors import safe_open
@@ -13,7 +13,10 @@ __all__ = ["load_bucket", "save_bucket"]
 Named = tuple[str, torch.Tensor]
 
 
-__all__ = ["read_bucket", "write_bucket"]
+def save_bucket(file: Path, bucket: Sequence[Named]) -> None:
+    """Write one bucket; a name may come twice, as on any wire."""
+    tensors = {str(number): tensor.contiguous() for number, (_, tensor) in enumerate(bucket)}
+    save_file(tensors, file, metadata={"names": json.dumps([name for name, _ in bucket])})
 
 
 def load_bucket(file: Path) -> Iterator[Named]:

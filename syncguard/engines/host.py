@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from syncguard.engines.buckets import load_bucket
@@ -43,7 +44,7 @@ class _Host:
         if name == "start":
             return self.start(*args)
         if name == "send":
-            return self._engine.send(read_bucket(*args))
+            return self._engine.send(list(load_bucket(Path(*args))))
         asked = getattr(self._engine, name)
         return asked(*args, **kwargs) if callable(asked) else asked
 

@@ -238,3 +238,10 @@ def test_nothing_of_the_learner_that_takes_it_is_unsupported_too() -> None:
     model.hidden = {key: "packed" for key in model.engine if key != "mtp.weight"}
     judgement = judged(model)
     assert judgement.reason is Reason.UNSUPPORTED
+
+
+def test_a_pattern_that_only_the_engines_own_weight_keeps_is_a_failure_all_the_same() -> None:
+    model = a_model(engine={"mtp.weight": filled(low())})
+    model.hidden = {key: "packed" for key in model.engine if key != "mtp.weight"}
+    judgement = judged(model)
+    assert (judgement.status, judgement.subject) == (Status.FAIL, "mtp.weight")

@@ -19,7 +19,7 @@ LINEAR = ("q.weight", "k.weight", "gate.weight", "lm_head.weight")
 def probe(weight: str, worst: float = 0.5, **fields: Any) -> ProbeReference:
     nbytes = a_model().learner_prints()[weight].nbytes
     module = weight.removesuffix(".weight")
-    return replace(ProbeReference(module, (weight,), worst, 0.0271, 0.0265, nbytes), **fields)
+    return replace(ProbeReference(module, (weight,), worst, 0.0271, 0.02651, nbytes), **fields)
 
 
 def healthy() -> list[ProbeReference]:
