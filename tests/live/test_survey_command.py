@@ -23,7 +23,17 @@ KNOWN = {
 
 def test_core_passes_but_for_what_is_known(tmp_path: Path) -> None:
     path = tmp_path / "survey.json"
-    words = ["survey", "--only", "core", "--json", str(path), "--html", str(tmp_path / "s.html")]
+    words = [
+        "survey",
+        "--engine",
+        "vllm",
+        "--only",
+        "core",
+        "--json",
+        str(path),
+        "--html",
+        str(tmp_path / "s.html"),
+    ]
     ran = subprocess.run(
         [sys.executable, "-m", "syncguard", *words],
         capture_output=True,
