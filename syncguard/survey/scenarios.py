@@ -43,7 +43,7 @@ class _Deaf:
         """Not kept."""
 
 
-def _smoke(cell: SurveyCell) -> Report:
+def _smoke(cell: SurveyCell, bucket_mib: float | None = None) -> Report:
     """What ``syncguard smoke`` does.
 
     What is compiled needs a process in which torch has not been told to compile nothing.
@@ -57,7 +57,8 @@ def _smoke(cell: SurveyCell) -> Report:
         model=cell.model,
         quantization=cell.weights,
         path=cell.path,
-        process="own" if cell.process == "own" else "in",
+        process=cell.process if cell.process in PROCESSES else PROCESSES[0],
+        bucket_mib=bucket_mib,
         settings=cell.settings,
     )
     return run_smoke(options, _Deaf())
