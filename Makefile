@@ -14,10 +14,11 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu
 SMOLLM2 := build/smollm2
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: help install smoke smoke-sglang smollm2 test test-all lint bench clean distclean
+.PHONY: help install smoke survey smoke-sglang smollm2 test test-all lint bench clean distclean
 
 help:
 	@echo "make smoke      check a live engine here (options in ARGS='...')"
+	@echo "make survey     check it in every way in which it can run, a quarter of an hour"
 	@echo "make smoke-sglang   the same for a live SGLang engine"
 	@echo "make test       lint, types, and the test suite;  make test-all: also what takes long"
 	@echo "make smollm2    make a checkpoint of SmolLM2-135M-Instruct in $(SMOLLM2)"
@@ -47,6 +48,9 @@ $(STAMP): $(LOCK) pyproject.toml
 
 smoke: $(STAMP)
 	@$(BIN)/syncguard smoke $(ARGS)
+
+survey: $(STAMP)
+	@$(BIN)/syncguard survey $(ARGS)
 
 smoke-sglang: $(STAMP)
 	@$(BIN)/syncguard smoke --engine sglang $(ARGS)

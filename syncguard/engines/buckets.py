@@ -4,13 +4,8 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
-
-__all__ = ["load_bucket", "save_bucket"]
-
-Named = tuple[str, torch.Tensor]
+if TYPE_CHECKING:
+    import torch
 
 
 def save_bucket(file: Path, bucket: Sequence[Named]) -> None:
@@ -19,8 +14,25 @@ def save_bucket(file: Path, bucket: Sequence[Named]) -> None:
     save_file(tensors, file, metadata={"names": json.dumps([name for name, _ in bucket])})
 
 
-def load_bucket(file: Path) -> Iterator[Named]:
-    """Names and tensors of one bucket, in the order in which they were sent."""
-    with safe_open(file, framework="pt") as held:
-        for number, name in enumerate(json.loads(held.metadata()["names"])):
-            yield name, held.get_tensor(str(number))
+def write_bucket(
+    bucket: Sequence[tuple[str, "torch.Tensor"]], folder: Path
+) -> tuple[str, list[str]]:
+    """Write a bucket into a folder.
+
+    Returns:
+        The safetensors file, whose tensors are named by their position, from 0, and the weights'
+        names by position: a name may come twice, as on any wire.
+    """
+    from safetensors.torch import save_file
+
+    path = folder / "bucket.safetensors"
+    save_file({str(i): tensor.contiguous() for i, (_, tensor) in enumerate(bucket)}, path)
+    return str(path), [name for name, _ in bucket]
+
+
+def read_bucket(path: str, names: Sequence[str]) -> list[tuple[str, "torch.Tensor"]]:
+    """The bucket, in the order in which it was written."""
+    from safetensors.torch import load_file
+
+    tensors = load_file(path)
+    return [(name, tensors[str(i)]) for i, name in enumerate(names)]

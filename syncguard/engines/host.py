@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from syncguard.engines.buckets import load_bucket
+from syncguard.engines.buckets import read_bucket
 from syncguard.engines.carrying import from_bytes, to_bytes
 from syncguard.errors import Unsupported, UsageError
 
@@ -59,7 +59,6 @@ def main() -> None:
     host = _Host()
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
-            # Our own parent wrote it.
             name, args, kwargs = from_bytes(pipe.recv_bytes())
             pipe.send_bytes(to_bytes(_carried_out(host, name, args, kwargs)))
             if name == "close":

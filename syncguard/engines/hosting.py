@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from syncguard.engines.buckets import write_bucket
 from syncguard.engines.carrying import from_bytes, to_bytes
 from syncguard.errors import EngineLost, SyncguardError, Unsupported, UsageError
 
@@ -109,7 +110,6 @@ class HostedEngine:
         try:
             self._pipe.send_bytes(to_bytes((name, args, kwargs)))
             self._wait(name)
-            # Our own process wrote it.
             kind, value = from_bytes(self._pipe.recv_bytes())
         except (EOFError, OSError):
             raise self._lose(f"{self._cause()} while it was asked for {name!r}") from None

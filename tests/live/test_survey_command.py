@@ -9,7 +9,7 @@ import pytest
 
 from syncguard.survey.findings import FINDINGS
 
-pytestmark = [pytest.mark.live, pytest.mark.slow]
+pytestmark = pytest.mark.live
 
 KNOWN = {
     "sglang/llama/mxfp8/session",
@@ -23,7 +23,17 @@ KNOWN = {
 
 def test_core_passes_but_for_what_is_known(tmp_path: Path) -> None:
     path = tmp_path / "survey.json"
-    words = ["survey", "--only", "core", "--json", str(path), "--html", str(tmp_path / "s.html")]
+    words = [
+        "survey",
+        "--engine",
+        "vllm",
+        "--only",
+        "core",
+        "--json",
+        str(path),
+        "--html",
+        str(tmp_path / "s.html"),
+    ]
     ran = subprocess.run(
         [sys.executable, "-m", "syncguard", *words],
         capture_output=True,
@@ -41,6 +51,7 @@ def test_core_passes_but_for_what_is_known(tmp_path: Path) -> None:
     assert all(cell["peak_mib"] > 100 and cell["seconds"] > 0 for cell in cells.values())
 
 
+@pytest.mark.slow
 def test_a_script_finds_its_fault(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(FINDINGS["vllm_bf16_experts"].script)

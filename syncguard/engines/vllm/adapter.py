@@ -40,7 +40,7 @@ PATHS: Final = ("transfer", "reload", "extension")
 same called by an extension of its workers, which reads files."""
 
 PROCESSES: Final = ("in", "own")
-"""Where vLLM's engine core runs: in this process, or in one of its own, as it does by default."""
+"""Where vLLM runs: in this process, or in one of its own."""
 
 _ALIVE: Final[list[Any]] = []
 """An engine that is collected tears down the process groups of all others in the process."""
@@ -154,7 +154,7 @@ class VllmEngine:
         """See `syncguard.protocols.Engine`."""
         self._record = SyncRecord(number, version)
         self._buckets = Path(tempfile.mkdtemp(dir=self._folder.name))
-        self._sent: list[str] = []
+        self._sent: list[tuple[str, list[str]]] = []
         self._began = time.perf_counter()
         if self._path == "transfer":
             self._llm.start_weight_update()
@@ -165,14 +165,13 @@ class VllmEngine:
         if self._path == "reload":
             self._staged.extend(bucket)
             return
-        file = self._buckets / f"{len(self._sent)}.safetensors"
-        self._sent.append(str(file))
-        save_bucket(file, bucket)
+        path, names = write_bucket(bucket, Path(tempfile.mkdtemp(dir=self._buckets)))
+        self._sent.append((path, names))
         if self._path == "transfer":
             try:
-                self._llm.update_weights({"update_info": {"path": str(file)}})
+                self._llm.update_weights({"update_info": {"path": path, "names": names}})
             finally:
-                file.unlink()
+                Path(path).unlink()
 
     def finish(self) -> SyncRecord:
         """See `syncguard.protocols.Engine`."""

@@ -14,15 +14,16 @@ def choose_experts() -> None:
     name when a layer is built, and whose first forward ends in an error of Triton. Of unquantized
     experts it asks for post-processing, of those in MXFP8 it does not: here it does.
     """
-    from vllm.model_executor.layers.fused_moe.experts import mxfp8_emulation_moe
-    from vllm.model_executor.layers.quantization.modelopt import ModelOptMxFp8FusedMoE
-    from vllm.model_executor.layers.quantization.online.mxfp8 import Mxfp8OnlineMoEMethod
     from vllm.platforms import current_platform
-
-    from syncguard.engines.vllm.experts import CpuMxfp8Experts
 
     if not current_platform.is_cpu():
         return
+    from vllm.model_executor.layers.fused_moe.experts import mxfp8_emulation_moe
+    from vllm.model_executor.layers.quantization.modelopt import ModelOptMxFp8FusedMoE
+    from vllm.model_executor.layers.quantization.online.mxfp8 import Mxfp8OnlineMoEMethod
+
+    from syncguard.engines.vllm.experts import CpuMxfp8Experts
+
     mxfp8_emulation_moe.Mxfp8EmulationTritonExperts = CpuMxfp8Experts
     methods: tuple[Any, ...] = (Mxfp8OnlineMoEMethod, ModelOptMxFp8FusedMoE)
     for method in methods:

@@ -72,6 +72,11 @@ def _serve_expert(held: Held) -> _Serve:
 
     module, kernel = held.module, kernel_of(held.module)
     if is_packed(module):
+        width = module.moe_config.intermediate_size_per_partition_unpadded
+        if module.w2_weight.shape[-1] != width:
+            raise ValueError(
+                f"it pads experts of width {width}, and the probe would see the padding"
+            )
         return packed_product(kernel, module, held.parameter, held.expert)
     if not hasattr(kernel, "product"):
         name = type(kernel).__name__

@@ -35,7 +35,8 @@ class FileUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
     """One bucket.
 
     Attributes:
-        path: The file, see `syncguard.engines.buckets`.
+        path: The safetensors file; its tensors are named by their position, from 0.
+        names: The weights' names by position. A name may come twice, as on any wire.
     """
 
     path: str

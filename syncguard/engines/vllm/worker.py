@@ -5,9 +5,8 @@ time, whether or not syncguard is installed as a plugin.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from syncguard.engines.buckets import load_bucket
+from syncguard.engines.buckets import read_bucket
 from syncguard.engines.carrying import from_bytes, to_bytes
 from syncguard.engines.vllm.compat import tolerate_llvmlite
 from syncguard.engines.vllm.observer import Observer
@@ -46,8 +45,8 @@ class ObservedWorker:
         except Exception as error:  # noqa: BLE001 - the other side tells it
             return request, rank, b"", f"{type(error).__name__}: {error}"
 
-    def syncguard_reload(self, files: Sequence[str]) -> None:
-        """Reload all weights from the files of buckets; see `syncguard.engines.buckets`."""
+    def syncguard_reload(self, buckets: Sequence[tuple[str, Sequence[str]]]) -> None:
+        """Reload all weights from files; see `syncguard.engines.buckets.read_bucket`."""
         self.reload_weights(  # type: ignore[attr-defined]
-            weights_iterator=(held for file in files for held in load_bucket(Path(file)))
+            weights_iterator=(held for path, names in buckets for held in read_bucket(path, names))
         )
