@@ -80,6 +80,12 @@ _ALL: Final = (
         frozenset({"C2", "C3", "C4", "C6", "C8"}),
     ),
     Finding(
+        "sglang_qwen3_moe_dense_layers",
+        "a Qwen3 mixture gets experts in the layers that its configuration keeps dense",
+        {"C1": _LINEAR, "C5": _LINEAR},
+        frozenset({"C2", "C3", "C6"}),
+    ),
+    Finding(
         "sglang_stale_swizzled_scales",
         "up to 0.5.20 an update from tensors never rebuilds the swizzled scales",
         {"C3": _LINEAR},

@@ -13,6 +13,7 @@ __all__ = [
     "make_updater",
     "publish",
     "reuse_groups",
+    "route_natively",
     "tolerate_rows_of_blocks",
 ]
 
@@ -38,10 +39,14 @@ def publish(arguments: Any) -> None:
 
 
 def reuse_groups() -> None:
-    """Let a second engine of this process use the process groups of the first."""
+    """Let a second engine of this process use what the first has set up for all of it."""
     bootstrap: Any = importlib.import_module("sglang.srt.distributed.bootstrap")
     if getattr(bootstrap, "_PARALLEL_INITIALISED", False):
         bootstrap.init_parallel_runtime = lambda **_: None
+    context = importlib.import_module("sglang.srt.runtime_context")
+    if hasattr(context, "get_resources"):
+        # Where the first one's experts are; SGLang takes it for a mistake to find it there.
+        context.get_resources().expert_location_metadata = None
 
 
 def initialize_layers() -> None:
@@ -89,6 +94,22 @@ def make_updater(worker: Any, scheduler: Any, cpu_group: Any) -> Any:
         scheduler=scheduler,
         **given,
     )
+
+
+def route_natively() -> None:
+    """Let tokens be routed to experts on a CPU without AMX.
+
+    SGLang takes the function for GPUs there, whose kernel it skips: what it returns is memory as
+    it was found, without an error. Its own function in torch knows fewer arguments.
+    """
+    topk: Any = importlib.import_module("sglang.srt.layers.moe.topk")
+    native = topk.fused_topk_torch_native
+    known = inspect.signature(native).parameters
+
+    def fused_topk(**given: Any) -> Any:
+        return native(**{name: value for name, value in given.items() if name in known})
+
+    topk.fused_topk = fused_topk
 
 
 def tolerate_rows_of_blocks() -> None:

@@ -125,6 +125,7 @@ def equip(quantization: str) -> None:
     """Give the imported SGLang of this process what a quantization needs on a CPU."""
     from syncguard.engines.sglang import compat, standins
 
+    compat.route_natively()
     if quantization != "none":
         standins.install(QUANTIZATIONS[quantization].get("backend", "cutlass"))
         compat.tolerate_rows_of_blocks()

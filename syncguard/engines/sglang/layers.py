@@ -7,12 +7,17 @@ from typing import Any, Final
 
 from syncguard.engines import held
 from syncguard.engines.held import Held, dtype_of, grid_of
+from syncguard.engines.sglang.experts import held_experts, is_experts
 from syncguard.engines.sglang.standins import mm_mxfp8
 from syncguard.observations import EngineLayer
 
 __all__ = ["held_weights", "kernel_of", "layer_table"]
 
-_PLAIN: Final = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
+_PLAIN: Final = (
+    "UnquantizedEmbeddingMethod",
+    "UnquantizedFusedMoEMethod",
+    "UnquantizedLinearMethod",
+)
 
 _SHUFFLED: Final = "its kernel reads the rows of weight in an order of its own"
 
@@ -27,8 +32,15 @@ def held_weights(model: Any) -> Iterator[Held]:
 
     A tied head is the embedding's module under another path, and is given for both.
     """
-    modules = model.named_modules(remove_duplicate=False)
-    for one in held.held_weights(modules, _FUSED.get, _kind):
+    for path, module in model.named_modules(remove_duplicate=False):
+        if is_experts(module):
+            yield from held_experts(path, module)
+        else:
+            yield from _dense(path, module)
+
+
+def _dense(path: str, module: Any) -> Iterator[Held]:
+    for one in held.held_weights([(path, module)], _FUSED.get, _kind):
         kernel = kernel_of(one.module)
         shuffled = kernel is not None and kernel.is_flashinfer_trtllm()
         yield replace(one, sealed=_SHUFFLED) if shuffled and one.parameter == "weight" else one

@@ -7,6 +7,7 @@ import torch
 
 from syncguard.engines.held import Held
 from syncguard.engines.reading import Reader
+from syncguard.engines.sglang.experts import expert_product
 from syncguard.engines.sglang.layers import held_weights, kernel_of
 from syncguard.engines.sglang.standins import shuffle_matrix_sf_a
 from syncguard.grids import canary, swizzle
@@ -49,6 +50,8 @@ def derived_names(module: Any) -> tuple[str, ...]:
 
 def _serve(model: Any, held: Held) -> Callable[[torch.Tensor], torch.Tensor]:
     """A head is served by the logits processor, whatever its method says."""
+    if held.kind == "expert":
+        return expert_product(held.module, held.parameter, held.expert)
 
     def serve(x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = (
