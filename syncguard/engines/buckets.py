@@ -1,17 +1,14 @@
-"""Buckets as safetensors files, which reach every process of a machine."""
+"""A bucket as a file, which reaches every process of a machine: bytes are mapped, not copied."""
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
 
-def save_bucket(file: Path, bucket: Sequence[Named]) -> None:
-    """Write one bucket; a name may come twice, as on any wire."""
-    tensors = {str(number): tensor.contiguous() for number, (_, tensor) in enumerate(bucket)}
-    save_file(tensors, file, metadata={"names": json.dumps([name for name, _ in bucket])})
+__all__ = ["read_bucket", "write_bucket"]
 
 
 def write_bucket(

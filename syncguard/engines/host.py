@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from syncguard.engines.buckets import read_bucket
@@ -44,7 +43,7 @@ class _Host:
         if name == "start":
             return self.start(*args)
         if name == "send":
-            return self._engine.send(list(load_bucket(Path(*args))))
+            return self._engine.send(read_bucket(*args))
         asked = getattr(self._engine, name)
         return asked(*args, **kwargs) if callable(asked) else asked
 

@@ -81,12 +81,8 @@ class HostedEngine:
 
     def send(self, bucket: Sequence[tuple[str, "torch.Tensor"]]) -> None:
         """See `syncguard.protocols.Engine`; tensors travel in a file."""
-        from syncguard.engines.buckets import save_bucket
-
         with tempfile.TemporaryDirectory(dir=self._folder.name) as folder:
-            file = Path(folder) / "bucket.safetensors"
-            save_bucket(file, bucket)
-            self._ask("send", str(file))
+            self._ask("send", *write_bucket(bucket, Path(folder)))
 
     def close(self) -> None:
         """Let the engine end, and end what is left of it."""

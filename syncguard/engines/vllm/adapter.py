@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from syncguard.engines.buckets import save_bucket
+from syncguard.engines.buckets import write_bucket
 from syncguard.engines.merging import merge_prints, merge_rows
 from syncguard.engines.starting import temporary_files_in
 from syncguard.engines.vllm.launch import EXCLUDED, QUANTIZATIONS, start

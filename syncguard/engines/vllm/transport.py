@@ -5,7 +5,6 @@ copied. vLLM's own transports need CUDA.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from vllm.distributed.weight_transfer.base import (
@@ -18,7 +17,7 @@ from vllm.model_executor.model_loader.reload import (
     initialize_layerwise_reload,
 )
 
-from syncguard.engines.buckets import load_bucket
+from syncguard.engines.buckets import read_bucket
 
 __all__ = ["BACKEND", "FileTransferEngine"]
 
@@ -40,6 +39,7 @@ class FileUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
     """
 
     path: str
+    names: list[str]
 
 
 class FileTransferEngine(WeightTransferEngine):  # type: ignore[misc]
@@ -57,7 +57,7 @@ class FileTransferEngine(WeightTransferEngine):  # type: ignore[misc]
 
     def receive_weights(self, update_info: FileUpdateInfo) -> None:
         """Load one bucket, in the order in which it was sent."""
-        self.model.load_weights(load_bucket(Path(update_info.path)))
+        self.model.load_weights(read_bucket(update_info.path, update_info.names))
 
     def finish_weight_update(self) -> None:
         """Process what is left and put the kernels' tensors back."""
