@@ -79,8 +79,10 @@ def _smoke(unpacked: Path, model: str, quantization: str) -> str:
             check=False,
         )
         if not report.exists():
-            words = (ran.stderr.strip() or "it wrote nothing").splitlines()
-            return f"no report (exit code {ran.returncode}): {words[-1][:200]}"
+            told = [line for line in ran.stderr.splitlines() if line.startswith("syncguard: ")]
+            return (
+                f"no report (exit code {ran.returncode}): {told[0] if told else 'it wrote nothing'}"
+            )
         return _in_words(json.loads(report.read_text("utf-8")))
 
 
