@@ -76,6 +76,7 @@ def test_smoke_makes_the_environment_and_runs(house: House) -> None:
 def test_there_is_nothing_to_do_the_second_time(house: House) -> None:
     house.make("install")
     assert house.make("smoke").stdout == "ran syncguard smoke\n"
+    assert house.make("smoke-sglang").stdout == "ran syncguard smoke --engine sglang\n"
     assert house.log == []
 
 
