@@ -1,7 +1,8 @@
 """Mutation testing of the checks: change one thing in a check, and see whether a test notices.
 
-Other operators and numbers come from cosmic-ray, which must be installed (best in an environment of
-its own on top of this one); conditions, filters, arguments, statements and texts are left out here.
+Other operators and numbers come from cosmic-ray, which must be importable (best from a folder of
+its own, see docs/mutation-testing.md); conditions, filters, arguments, statements and texts are
+left out here.
 Each mutant runs in a forked child of a process that has imported everything heavy, first
 against the tests of its module and, if those pass, against all fast tests of the judging core.
 

@@ -236,7 +236,7 @@ class Guard:
         except EngineLost as error:
             self._lost = error
             record = SyncRecord(self._number, version, error=str(error))
-        except Exception as error:  # noqa: BLE001 - the session check judges it
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the session check judges it
             record = self._abandoned(version, f"{type(error).__name__}: {error}")
         if record.number != self._number:
             told = f"the engine's record is of sync {record.number}"
@@ -248,7 +248,7 @@ class Guard:
         """Give up the session; if the engine cannot even do that, the record is ours."""
         try:
             return self._engine.abandon(error)
-        except Exception as second:  # noqa: BLE001 - the session check judges it
+        except (Exception, SystemExit) as second:  # noqa: BLE001 - the session check judges it
             also = f"{error}; then abandon: {type(second).__name__}: {second}"
             return SyncRecord(self._number, version, error=also)
 

@@ -305,6 +305,12 @@ def _samples(view: View) -> Samples:
     prompts = generator.integers(0, view.context.vocabulary, shape).tolist()
     answers = view.engine.generate(prompts, _NEW_TOKENS, view.context.seed)
     sequences = tuple(tuple(sequence) for sequence, _ in answers)
+    asked = [_PROMPT_TOKENS + _NEW_TOKENS] * _PROMPTS
+    if [len(sequence) for sequence in sequences] != asked:
+        raise ValueError(
+            f"{_PROMPTS} sequences of {asked[0]} tokens were asked for, and {len(sequences)} came, "
+            f"of {', '.join(str(len(each)) for each in sequences) or 'none'}"
+        )
     learner = {layer.weight: layer.grid for layer in view.get("learner_layers")}
     rounds = any(
         layer.activations == learner.get(part) == "mxfp8"

@@ -1,7 +1,7 @@
 """The two sides of a sync: what an adapter of a learner or an engine must offer."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import torch
@@ -24,7 +24,10 @@ from syncguard.observations import (
 )
 from syncguard.seams import Seams
 
-__all__ = ["Engine", "EngineExtras", "Learner", "LearnerExtras"]
+__all__ = ["Engine", "EngineExtras", "Learner", "LearnerExtras", "lacking"]
+
+_OPTIONAL: Final = {"probe_blocks", "quantize_canary"}
+"""Checks that need these do not apply without them."""
 
 
 class Learner(Protocol):
@@ -219,3 +222,14 @@ class EngineExtras(Protocol):
 
     def equivalent_faults(self) -> Mapping[str, str]:
         """Faults of the library that change nothing that this engine serves, with the reason."""
+
+
+def lacking(made: object, protocol: type) -> list[str]:
+    """Names that a protocol requires and an object does not have.
+
+    Args:
+        made: What should be a learner or an engine.
+        protocol: `Learner` or `Engine`.
+    """
+    names = sorted(name for name in vars(protocol) if not name.startswith("_"))
+    return [name for name in names if name not in _OPTIONAL and not hasattr(made, name)]

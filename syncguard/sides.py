@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from syncguard.checkpoints import Checkpoint, TensorEntry, write_copy
-from syncguard.errors import Unsupported, UsageError
+from syncguard.errors import SyncguardError, Unsupported, UsageError
 from syncguard.models import resolve_model
-from syncguard.protocols import Engine, Learner
+from syncguard.protocols import Engine, Learner, lacking
 
 if TYPE_CHECKING:
     from syncguard.stubs import Topology
@@ -187,7 +187,7 @@ def make_engine(
     if unknown := _not_taken(factory, settings):
         raise UsageError(f"engine {name!r} has no setting {', '.join(unknown)}")
     if process == PROCESSES[0]:
-        return factory(checkpoint, quantization, path, seed, **settings)
+        return _started(name, lambda: factory(checkpoint, quantization, path, seed, **settings))
     if isinstance(checkpoint, StubModel):
         raise UsageError("the stub runs in this process only: leave --process out")
     from syncguard.engines.hosting import HostedEngine
@@ -207,7 +207,8 @@ def start_hosted(
 ) -> Engine:
     """Start an engine in a process that is all its own; see `make_engine`."""
     factory = ENGINES.get(name) or _imported(name)
-    return factory(checkpoint, quantization, path, seed, **_HOSTED.get(name, {}), **settings)
+    given = {**_HOSTED.get(name, {}), **settings}
+    return _started(name, lambda: factory(checkpoint, quantization, path, seed, **given))
 
 
 def start_cold(
@@ -277,6 +278,34 @@ def _not_taken(factory: EngineFactory, settings: Mapping[str, Any]) -> list[str]
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
         return []
     return sorted(settings.keys() - parameters.keys())
+
+
+def _started(name: str, start: Callable[[], Engine]) -> Engine:
+    """Start an engine; what goes wrong with somebody's own is no defect of ours.
+
+    Raises:
+        UsageError: An adapter's factory failed, or gave something else than an engine.
+    """
+    if name in ENGINES:
+        return start()
+    try:
+        made = start()
+    except SyncguardError:
+        raise
+    except (Exception, SystemExit) as error:  # the user's code, which may raise anything
+        raise UsageError(
+            f"engine {name!r} did not start\n"
+            f"  got: {type(error).__name__}: {error}\n"
+            "  what to do: mend its factory, which is called with checkpoint, quantization, path "
+            "and seed"
+        ) from error
+    if missing := lacking(made, Engine):
+        raise UsageError(
+            f"engine {name!r}: its factory gave a {type(made).__name__}, which is no engine\n"
+            f"  got: nothing named {', '.join(missing)}\n"
+            "  what to do: give an object with the methods of syncguard.protocols.Engine"
+        )
+    return made
 
 
 def _imported(name: str) -> EngineFactory:

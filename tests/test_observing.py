@@ -446,6 +446,13 @@ class TestFlushedValues:
 
 
 class TestSamples:
+    def test_an_engine_that_answers_less_than_it_was_asked_is_no_sample(self) -> None:
+        _, engine, view = synced()
+        generate = engine.generate
+        engine.generate = lambda *given: generate(*given)[:1]  # type: ignore[method-assign]
+        with pytest.raises(ValueError, match="8 sequences of 24 tokens were asked for, and 1 came"):
+            view.get("samples")
+
     def test_both_sides_score_what_the_engine_samples(self) -> None:
         learner, engine, view = synced()
         samples = view.get("samples")
@@ -483,12 +490,6 @@ class TestSamples:
         ]
         engine.layers = lambda: rows  # type: ignore[method-assign]
         assert view.get("samples").rounds_activations is rounds
-
-    def test_an_engine_that_samples_nothing_gives_empty_arrays(self) -> None:
-        _, engine, view = synced()
-        engine.generate = lambda prompts, tokens, seed: []  # type: ignore[method-assign]
-        samples = view.get("samples")
-        assert samples.engine.size == samples.learner.size == samples.float32.size == 0
 
     def test_sides_that_score_different_tokens_are_an_error(self) -> None:
         learner, _, view = synced()

@@ -21,7 +21,7 @@ from syncguard.sides import (
     start_cold,
 )
 from syncguard.stubs import StubEngine, StubLearner
-from tests.checks.fakes import FakeLearner
+from tests.checks.fakes import FakeEngine, FakeLearner
 
 CHECKPOINT = Checkpoint(Path("nowhere"), "some-model", {}, {})
 
@@ -51,16 +51,43 @@ def test_a_known_engine_is_made_by_its_factory(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_factory_of_others_is_given_the_same(adapters: Any) -> None:
-    adapters.start = lambda *given: given
-    assert make("fake_adapters:start") == (CHECKPOINT, "mxfp8", "reload", 7)
+    given: list[object] = []
 
-
-def test_an_error_of_a_factory_is_its_own(adapters: Any) -> None:
-    def start(*_: object) -> None:
-        raise ValueError("no device")
+    def start(*arguments: object) -> FakeEngine:
+        given.extend(arguments)
+        return FakeEngine()
 
     adapters.start = start
-    with pytest.raises(ValueError, match="no device"):
+    assert isinstance(make("fake_adapters:start"), FakeEngine)
+    assert given == [CHECKPOINT, "mxfp8", "reload", 7]
+
+
+@pytest.mark.parametrize("error", [ValueError("no device"), SystemExit(0)])
+def test_a_factory_that_fails_is_told_as_what_it_is(adapters: Any, error: BaseException) -> None:
+    """Even one that ends the process with success: nothing was checked."""
+
+    def start(*_: object) -> None:
+        raise error
+
+    adapters.start = start
+    told = f"'fake_adapters:start' did not start\n  got: {type(error).__name__}: {error}\n"
+    with pytest.raises(UsageError) as raised:
+        make("fake_adapters:start")
+    assert told in str(raised.value)
+
+
+def test_our_own_errors_pass_through_a_factory(adapters: Any) -> None:
+    def start(*_: object) -> None:
+        raise Unsupported("not on this device")
+
+    adapters.start = start
+    with pytest.raises(Unsupported, match="not on this device"):
+        make("fake_adapters:start")
+
+
+def test_a_factory_that_gives_no_engine_is_told_what_is_missing(adapters: Any) -> None:
+    adapters.start = lambda *_: None
+    with pytest.raises(UsageError, match="gave a NoneType, which is no engine\n  got: nothing"):
         make("fake_adapters:start")
 
 

@@ -71,7 +71,7 @@ def _leave(code: int) -> NoReturn:
     # An engine in this process leaves threads that a normal exit waits for, for seconds. Whoever
     # made files or engines has closed them by now; only the streams are still to be flushed.
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # the reader is gone
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # closed, or nobody reads
             stream.flush()
     if "vllm" in sys.modules:
         os._exit(code)

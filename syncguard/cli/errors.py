@@ -37,12 +37,13 @@ def exit_codes() -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo("syncguard: interrupted", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
-    except Exception as error:  # noqa: BLE001 - any defect must end as 4, never as 1
+    # Any defect must end as 4, never as 1; and code that exits must not choose our exit code.
+    except (Exception, SystemExit) as error:  # noqa: BLE001
         _tell_internal(error)
         raise typer.Exit(ExitCode.INTERNAL) from None
 
 
-def _tell_internal(error: Exception) -> None:
+def _tell_internal(error: BaseException) -> None:
     if os.environ.get(TRACEBACK, "0") not in ("", "0"):
         import traceback
 

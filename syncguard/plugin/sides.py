@@ -12,7 +12,7 @@ from syncguard.checkpoints import Checkpoint
 from syncguard.errors import UsageError
 from syncguard.plugin.options import Options
 from syncguard.plugin.topologies import parse_topology
-from syncguard.protocols import Engine, Learner
+from syncguard.protocols import Engine, Learner, lacking
 from syncguard.sides import DEFAULT_MODELS, ENGINES, make_learner, make_model, start_cold
 from syncguard.stubs import make_stub_engine, make_stub_learner
 
@@ -22,11 +22,6 @@ Pair = tuple[Learner, Engine]
 
 STUB: Final = "stub"
 _BUCKETS: Final = 8
-_OPTIONAL: Final = {"probe_blocks", "quantize_canary"}
-_NEEDED: Final[dict[type, list[str]]] = {
-    protocol: sorted(n for n in vars(protocol) if not n.startswith("_") and n not in _OPTIONAL)
-    for protocol in (Learner, Engine)
-}
 
 
 class Sides:
@@ -187,11 +182,10 @@ def _checkpoint(options: Options) -> Checkpoint:
 
 
 def _require(made: object, protocol: type, factory: str) -> None:
-    lacking = [name for name in _NEEDED[protocol] if not hasattr(made, name)]
-    if lacking:
+    if missing := lacking(made, protocol):
         raise UsageError(
             f"engine {factory!r}: its factory gave a {type(made).__name__}, which is no "
             f"{protocol.__name__.lower()}\n"
             f"  expected: an engine, or a pair (learner, engine), as syncguard.protocols says\n"
-            f"  got: nothing named {', '.join(lacking)}"
+            f"  got: nothing named {', '.join(missing)}"
         )

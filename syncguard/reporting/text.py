@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from syncguard._version import __version__
+from syncguard.conditions import CONDITIONS
 from syncguard.report import Environment, Report, SyncSummary, exit_code
 from syncguard.reporting import numbers
 from syncguard.reporting.details import details
@@ -21,6 +22,7 @@ HEADING: Final = "syncguard "
 """How the text of every report begins."""
 
 _FILE_WIDTH: Final = 100
+_CONDITIONS: Final = tuple(CONDITIONS)
 
 
 def render(report: Report, strict: bool = False) -> RenderableType:
@@ -127,6 +129,10 @@ def _closing(report: Report, strict: bool) -> Text:
         )
         if by_status[status]
     )
+    shown = {summary.condition.id for summary in report.summaries if summary.applicable}
+    silent = {verdict.condition for verdict in report.verdicts} - shown
+    if silent:
+        told += f"; does not apply: {', '.join(sorted(silent, key=_CONDITIONS.index))}"
     interrupted = "interrupted; " if report.interrupted else ""
     return Text.assemble(
         word(report.status),
