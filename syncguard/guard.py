@@ -16,6 +16,7 @@ from syncguard.observations import (
     GraphReads,
     Poisoned,
     StepReport,
+    StoredTensor,
     SyncRecord,
     WeightPrint,
 )
@@ -98,6 +99,7 @@ class Guard:
         self._history: dict[str, Mapping[str, WeightPrint]] = {}
         self._values: dict[str, Mapping[str, NDArray[np.uint64]]] = {}
         self._reads: GraphReads | None = None
+        self._storage: Sequence[StoredTensor] | None = None
         self._delivered = True
         self._lost: EngineLost | None = None
         self._context: SyncContext | None = None
@@ -186,6 +188,7 @@ class Guard:
             on_verdict=self._listener.verdict,
         )
         self._remember(self._context.record.version, view)
+        self._storage = None if self._turns is None else view.made("storage")
         return verdicts
 
     def _observe_before(
@@ -199,7 +202,10 @@ class Guard:
         wanted: dict[str, Callable[[], Any]] = {}
         if self._reads is None:
             wanted["graph_reads"] = self._engine.graph_reads
-        wanted["storage_before"] = self._engine.storage
+        # Walking an engine takes as long as comparing all of its weights: where checks run at every
+        # sync, what was seen after the last one counts, and what moved while it served shows too.
+        if self._turns is None or self._storage is None:
+            wanted["storage_before"] = self._engine.storage
         if same_weights:
             wanted["state_before"] = self._engine.state
         if "engine_layers_before" in self._needs:
@@ -209,7 +215,7 @@ class Guard:
                 wanted[name] = getattr(getattr(self, side), capability)
         if poison is not None:
             wanted["poisoned"] = functools.partial(self._poisoned, poison)
-        made: dict[str, Any] = {}
+        made: dict[str, Any] = {} if self._storage is None else {"storage_before": self._storage}
         failures: dict[str, BaseException] = {}
         for name, observe in wanted.items():
             try:
