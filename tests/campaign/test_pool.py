@@ -43,9 +43,8 @@ def test_a_dead_child_costs_its_job_only() -> None:
     results = run(["exits", "is killed", "raises", "works"], work)
     assert results["works"] == {"job": "works"}
     assert results["exits"].why == "its process ended with exit code 7; it wrote: \ufffd last words"
-    assert results["is killed"].why.startswith(
-        "its process was killed by SIGSEGV; it wrote: Fatal Python error: Segmentation fault"
-    )
+    # What it writes depends on who handles signals: a library of another test may.
+    assert results["is killed"].why.startswith("its process was killed by SIGSEGV; it wrote: ")
     assert "ValueError: no good" in results["raises"].why
 
 

@@ -26,7 +26,7 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("engine", KNOWN)
+@pytest.mark.parametrize("engine", [pytest.param("sglang", marks=pytest.mark.slow), "vllm"])
 def test_core_passes_but_for_what_is_known(engine: str, tmp_path: Path) -> None:
     if find_spec(engine) is None:
         pytest.skip(f"{engine} is not installed")
@@ -49,6 +49,7 @@ def test_core_passes_but_for_what_is_known(engine: str, tmp_path: Path) -> None:
     assert all(cell["peak_mib"] > 100 and cell["seconds"] > 0 for cell in cells.values())
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_a_script_finds_its_fault(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
