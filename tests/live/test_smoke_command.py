@@ -105,6 +105,7 @@ def test_other_ways_to_run_pass_every_condition(options: list[str], tmp_path: Pa
     assert all(statuses(report, f"C{number}") == {"pass"} for number in range(1, 8))
 
 
+@pytest.mark.slow
 def test_ranks_that_a_model_does_not_divide_into_are_refused(tmp_path: Path) -> None:
     ran, _ = smoke("--model", "tiny-llama", "--tp", "2", folder=tmp_path)
     assert ran.returncode == 2

@@ -13,7 +13,7 @@ from tests.pairs import make_pair
 
 GONE = ("sglang_stale_swizzled_scales",)  # since 0.5.21
 
-pytestmark = [pytest.mark.live, pytest.mark.xdist_group("sglang")]
+pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.xdist_group("sglang")]
 
 
 def test_llama_drops_block_scales(models: Path) -> None:
