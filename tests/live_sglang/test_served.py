@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from syncguard.engines.hosting import HostedEngine
 from syncguard.guard import Guard
@@ -48,6 +49,9 @@ def scheduler(engine: HostedEngine) -> int:
 
 def test_it_passes_and_a_scheduler_that_dies_is_told(served: Served) -> None:
     engine, guard = served
+    rows = engine.fetch_rows("model.layers.0.mlp.down_proj.weight", [0, 3])
+    assert rows["elements"].dtype == torch.float8_e4m3fn
+    assert len(rows["elements"]) == len(rows["scales"]) == 2
     assert synced(guard) == []
     os.kill(scheduler(engine), signal.SIGKILL)
     odd = synced(guard)

@@ -4,7 +4,6 @@ What is observed is observed in the scheduler, which is asked through SGLang's o
 """
 
 import functools
-import pickle
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from syncguard._libraries import quiet
+from syncguard.engines.carrying import from_bytes
 from syncguard.engines.sglang.fakes import importing
 from syncguard.engines.sglang.launch import engine_arguments, require_engine
 from syncguard.engines.sglang.session import Session
@@ -65,7 +65,7 @@ class Served:
     def observe(self, name: str, *args: Any) -> Any:
         """Make one of the observer's observations, in the scheduler."""
         with tempfile.TemporaryDirectory() as folder:
-            answer = Path(folder) / "answer.pickle"
+            answer = Path(folder) / "answer"
             call = functools.partial(
                 self._engine.collective_rpc,
                 "syncguard_observe",
@@ -76,7 +76,7 @@ class Served:
             # The call blocks for ever if the scheduler dies, which only a running loop is told.
             loop = self._engine.loop
             loop.run_until_complete(loop.run_in_executor(None, call))
-            return pickle.loads(answer.read_bytes())  # noqa: S301 - our own process wrote it
+            return from_bytes(answer.read_bytes())
 
     def generate(
         self, prompts: Sequence[Sequence[int]], tokens: int, seed: int

@@ -6,7 +6,6 @@ imported this module: so the fakes are there from here on, until SGLang has load
 
 import contextlib
 import multiprocessing
-import pickle
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,10 +53,11 @@ def run_scheduler(*args: Any, quantization: str, **kwargs: Any) -> None:
 
 def _observe(self: Any, observation: str, given: list[Any], answer: str) -> None:
     """Make an observation, and leave it in a file: a remote call returns nothing."""
+    from syncguard.engines.carrying import to_bytes
     from syncguard.engines.sglang.observer import Observer
 
     observer = getattr(self, "syncguard_observer", None)
     if observer is None:
         observer = self.syncguard_observer = Observer(self.tp_worker.model_runner)
     made = getattr(observer, observation)(*given)
-    Path(answer).write_bytes(pickle.dumps(made))
+    Path(answer).write_bytes(to_bytes(made))
