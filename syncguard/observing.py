@@ -273,8 +273,9 @@ def _probed(view: View, output: ProbeOutput) -> tuple[torch.Tensor, Rows]:
 
 
 def _width(view: View, output: ProbeOutput) -> int:
-    """Input features of a whole layer."""
-    return int(view.learner.dequantized(output.parts[0]).shape[1])
+    """Input features of a whole layer; read from its print, since a weight costs a pass."""
+    width: int = view.get("learner_prints")[output.parts[0]].shape[1]
+    return width
 
 
 def _covered(view: View, output: ProbeOutput) -> int:
