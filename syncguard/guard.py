@@ -204,7 +204,7 @@ class Guard:
             wanted["graph_reads"] = self._engine.graph_reads
         # Walking an engine takes as long as comparing all of its weights: where checks run at every
         # sync, what was seen after the last one counts, and what moved while it served shows too.
-        if self._turns is None or self._storage is None:
+        if self._storage is None:
             wanted["storage_before"] = self._engine.storage
         if same_weights:
             wanted["state_before"] = self._engine.state
