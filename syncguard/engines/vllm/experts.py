@@ -14,15 +14,14 @@ from vllm.model_executor.layers.fused_moe.activation import MoEActivation
 from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import TopKWeightAndReduceNoOP
 from vllm.model_executor.layers.quantization.utils.quant_utils import kMxfp8Dynamic, kMxfp8Static
 
-from syncguard.engines.vllm.kernel import install
-from syncguard.grids import dequantize, quantize, swizzle, unswizzle
+from syncguard.engines.vllm.kernel import install, product
+from syncguard.grids import swizzle
 
 __all__ = ["MATRICES", "CpuMxfp8Experts"]
 
 MATRICES: Final = ("w13_weight", "w2_weight")
 """The parameters of a layer of experts, [experts, rows, columns]: gate and up, and down."""
 
-_BLOCK: Final = 32
 _DERIVED: Final = ("_shuffled", "_scale_swizzled")
 """What is derived of each, elements and scales, as it is called behind the parameter's name."""
 
@@ -158,11 +157,9 @@ def _(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
 
 
 def _product(elements: torch.Tensor, swizzled: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    rows, features = elements.shape
-    scales = unswizzle(swizzled, rows, features // _BLOCK)
-    weight: torch.Tensor = dequantize(elements, scales, dtype=x.dtype)
-    shuffled = torch.nn.functional.linear(dequantize(*quantize(x), dtype=x.dtype), weight)
-    return torch.empty_like(shuffled).index_copy_(1, _interleaved(rows), shuffled)
+    """The same of an expert, whose rows are interleaved; outputs come in checkpoint order."""
+    shuffled = product(x, elements, swizzled)
+    return torch.empty_like(shuffled).index_copy_(1, _interleaved(len(elements)), shuffled)
 
 
 def _interleaved(rows: int) -> torch.Tensor:

@@ -15,7 +15,7 @@ from vllm.model_executor.kernels.linear.mxfp8.Mxfp8LinearKernel import (
 
 from syncguard.grids import dequantize, quantize, swizzle, unswizzle
 
-__all__ = ["DERIVED_SCALES", "CpuMxfp8LinearKernel", "install", "kernel_of"]
+__all__ = ["DERIVED_SCALES", "CpuMxfp8LinearKernel", "install", "kernel_of", "product"]
 
 DERIVED_SCALES = "weight_scale_swizzled"
 """The layer's attribute that holds the derived scales."""
@@ -75,16 +75,27 @@ class CpuMxfp8LinearKernel(Mxfp8LinearKernel):  # type: ignore[misc]
 @torch.library.custom_op("syncguard::mxfp8_linear", mutates_args=())
 def _mxfp8_linear(x: torch.Tensor, weight: torch.Tensor, swizzled: torch.Tensor) -> torch.Tensor:
     """The product as one operator, which a compiler takes as it is."""
-    count, features = weight.shape
-    scales = unswizzle(swizzled, count, features // _BLOCK)
-    values: torch.Tensor = dequantize(weight, scales, dtype=x.dtype)
-    return torch.nn.functional.linear(dequantize(*quantize(x), dtype=x.dtype), values)
+    return product(x, weight, swizzled)
 
 
 @_mxfp8_linear.register_fake
 def _(x: torch.Tensor, weight: torch.Tensor, swizzled: torch.Tensor) -> torch.Tensor:
     del swizzled
     return x.new_empty(x.shape[0], weight.shape[0])
+
+
+def product(x: torch.Tensor, elements: torch.Tensor, swizzled: torch.Tensor) -> torch.Tensor:
+    """``x @ weight.T`` with both operands on the MXFP8 grid.
+
+    Args:
+        x: ``[rows, K]`` in the model's dtype.
+        elements: float8_e4m3fn ``[N, K]``.
+        swizzled: Their scales in the 128x4 layout.
+    """
+    rows, features = elements.shape
+    scales = unswizzle(swizzled, rows, features // _BLOCK)
+    weight: torch.Tensor = dequantize(elements, scales, dtype=x.dtype)
+    return torch.nn.functional.linear(dequantize(*quantize(x), dtype=x.dtype), weight)
 
 
 def install(layer: Any, name: str, fresh: torch.Tensor) -> None:
