@@ -34,6 +34,7 @@ __all__ = [
     "combined",
     "differing_blocks",
     "fingerprint",
+    "granule_of",
     "row_prints",
     "value_print",
 ]
@@ -172,6 +173,15 @@ def differing_blocks(
     return [(rows[index], slice(at * block, (at + 1) * block)) for index, at in found]
 
 
+def granule_of(width: int) -> int:
+    """The granule by default of rows of so many bytes: the largest that divides them.
+
+    Shards of a weight agree with the whole row only if they are printed with the row's own.
+    """
+    # The lowest bit of a number is the largest power of two that divides it.
+    return min(GRANULE, width & -width) or GRANULE
+
+
 def _prints(
     tensor: torch.Tensor, granule: int | None, first: int, signs: int, block: int | None
 ) -> NDArray[np.uint64]:
@@ -181,8 +191,7 @@ def _prints(
     if tensor.ndim < 2:
         tensor = tensor.reshape(1, -1)
     width = tensor.shape[-1] * tensor.itemsize
-    # The lowest bit of a number is the largest power of two that divides it.
-    size = granule or min(GRANULE, width & -width) or GRANULE
+    size = granule or granule_of(width)
     parts = 1 if block is None else -(-width // max(block, 1))
     block = max(width, size) if block is None else block
     if size not in _GRANULES or width % size or first % size or block % size or block < 1:

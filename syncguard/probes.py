@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from syncguard.fingerprint import GRANULE, value_print
+from syncguard.fingerprint import granule_of, value_print
 from syncguard.observations import ProbeTurn
 
 __all__ = [
@@ -82,7 +82,7 @@ def exact_prints(
         for form in exact:
             values = columns.to(form)
             exact[form] &= form == dtype or torch.equal(values.to(dtype), columns)
-            granule = next(n for n in (GRANULE, 4, 2, 1) if width * form.itemsize % n == 0)
+            granule = granule_of(width * form.itemsize)
             part = value_print(values, granule=granule, first=(first + start) * form.itemsize)
             totals[form] = totals[form] + part if form in totals else part
     return totals[next(form for form in exact if exact[form])]

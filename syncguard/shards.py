@@ -5,18 +5,15 @@ differs from the learner's, the parts are compared one by one.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from syncguard.fingerprint import GRANULE, row_prints, value_print
+from syncguard.fingerprint import granule_of, row_prints, value_print
 from syncguard.observations import Place, Unreadable, WeightPrint
 
 __all__ = ["component_prints", "differing_ranks", "value_prints_of"]
-
-_GRANULES: Final = (GRANULE, 4, 2, 1)
 
 Rows = Mapping[str, NDArray[np.uint64]]
 
@@ -78,8 +75,7 @@ def _position(tensor: torch.Tensor, place: Place) -> tuple[int, int]:
     """Granule of the weight's whole rows, and the first byte of the rectangle's in them."""
     width = (place.columns[1] - place.columns[0]) // tensor.shape[-1]
     row = place.shape[-1] // width * tensor.element_size()
-    size = next(n for n in _GRANULES if row % n == 0)
-    return size, place.columns[0] // width * tensor.element_size()
+    return granule_of(row), place.columns[0] // width * tensor.element_size()
 
 
 def _equal(one: Rows, other: Rows) -> bool:
