@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -10,13 +11,27 @@ from typing import Final
 
 from syncguard.errors import UsageError
 
-__all__ = ["Recognizer", "check_writable", "unwritable", "write_atomically"]
+__all__ = ["Recognizer", "check_writable", "is_of_schema", "unwritable", "write_atomically"]
 
 Recognizer = Callable[[str], bool]
 """Whether the text of an existing file is of the kind that may be replaced."""
 
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_of_schema(text: str, schema: str) -> bool:
+    """Whether a file's text is JSON of a schema, of any version.
+
+    Args:
+        text: The text.
+        schema: The schema without its version, such as ``syncguard.report``.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(value, dict) and str(value.get("schema", "")).startswith(f"{schema}/")
 
 
 def check_writable(path: str | Path, ours: Recognizer) -> Path:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from syncguard.conditions import CORE_CONDITIONS
 from syncguard.encoding import real_to_json, verdict_from_json, verdict_to_json
-from syncguard.files import write_atomically
+from syncguard.files import is_of_schema, write_atomically
 from syncguard.observations import StepReport
 from syncguard.summary import Summary, summarize
 from syncguard.verdict import Status, Verdict, worst
@@ -189,11 +189,7 @@ def exit_code(report: Report, strict: bool = False) -> ExitCode:
 
 def is_report(text: str) -> bool:
     """Whether a file's text is a syncguard report of any version."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return False
-    return isinstance(value, dict) and str(value.get("schema", "")).startswith("syncguard.report/")
+    return is_of_schema(text, "syncguard.report")
 
 
 def _plain(environment: Environment) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from syncguard.campaign.healthy import HealthyRun
 from syncguard.campaign.statistics import CheckRow, FaultRow, check_rows, fault_rows, wilson
 from syncguard.checks import CHECKS
 from syncguard.faults import FAULTS
-from syncguard.files import write_atomically
+from syncguard.files import is_of_schema, write_atomically
 from syncguard.report import ExitCode
 from syncguard.runner import OBSERVABILITY
 
@@ -147,13 +147,7 @@ class CampaignResult:
 
 def is_campaign(text: str) -> bool:
     """Whether a file's text is the JSON of a campaign of any version."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return False
-    return isinstance(value, dict) and str(value.get("schema", "")).startswith(
-        "syncguard.campaign/"
-    )
+    return is_of_schema(text, "syncguard.campaign")
 
 
 def validate(value: object) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from syncguard.conditions import CONDITIONS
-from syncguard.files import write_atomically
+from syncguard.files import is_of_schema, write_atomically
 from syncguard.report import ExitCode
 from syncguard.survey.cell import SurveyCell
 from syncguard.survey.findings import FINDINGS
@@ -148,8 +148,4 @@ def _plain(value: object) -> object:
 
 def is_survey(text: str) -> bool:
     """Whether a file's text is a survey of any version."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return False
-    return isinstance(value, dict) and str(value.get("schema", "")).startswith("syncguard.survey/")
+    return is_of_schema(text, "syncguard.survey")
