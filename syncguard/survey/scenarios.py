@@ -10,10 +10,10 @@ import torch
 from syncguard.guard import Guard
 from syncguard.protocols import Engine, Learner
 from syncguard.report import Report
+from syncguard.reporting import Broadcast
 from syncguard.sides import PROCESSES, make_engine, make_learner, make_model
 from syncguard.smoke import SmokeOptions, run_smoke
 from syncguard.survey.cell import SurveyCell
-from syncguard.verdict import Verdict
 
 __all__ = ["SCENARIOS", "Scenario"]
 
@@ -24,23 +24,6 @@ _BUCKETS: Final = 8
 _ONE_WEIGHT_MIB: Final = 1e-6
 _WHOLE_MIB: Final = 1e6
 _PATTERN: Final = 0xA5
-
-
-class _Deaf:
-    """A listener that keeps verdicts."""
-
-    def __init__(self) -> None:
-        self.verdicts: list[Verdict] = []
-
-    def step(self, text: str, done: int, total: int) -> None:
-        """Not kept."""
-
-    def verdict(self, verdict: Verdict) -> None:
-        """Keep it."""
-        self.verdicts.append(verdict)
-
-    def finished(self, report: Report) -> None:
-        """Not kept."""
 
 
 def _smoke(cell: SurveyCell, bucket_mib: float | None = None) -> Report:
@@ -61,7 +44,7 @@ def _smoke(cell: SurveyCell, bucket_mib: float | None = None) -> Report:
         bucket_mib=bucket_mib,
         settings=cell.settings,
     )
-    return run_smoke(options, _Deaf())
+    return run_smoke(options, Broadcast([]))
 
 
 def _sides(cell: SurveyCell) -> tuple[Guard, Learner, Engine, int]:
@@ -69,7 +52,7 @@ def _sides(cell: SurveyCell) -> tuple[Guard, Learner, Engine, int]:
     checkpoint = make_model(cell.engine, cell.model, cell.weights)
     engine = make_engine(cell.engine, checkpoint, cell.weights, cell.path, 0, cell.settings)
     learner = make_learner(checkpoint, cell.weights, 0, engine.wire)
-    guard = Guard(learner, engine, _Deaf(), vocabulary=checkpoint.config["vocab_size"])
+    guard = Guard(learner, engine, Broadcast([]), vocabulary=checkpoint.config["vocab_size"])
     return guard, learner, engine, sum(t.nbytes for _, t in learner.weights()) // _BUCKETS
 
 
