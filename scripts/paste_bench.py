@@ -5,11 +5,12 @@ Usage: python scripts/paste_bench.py [build/bench.json]
 
 import json
 import os
-import re
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from _blocks import fill
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "performance.md"
@@ -19,17 +20,7 @@ def main() -> int:
     """Replace the block; 0 if it was there."""
     source = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "bench.json"
     rows = json.loads(source.read_text("utf-8"))
-    text, found = re.subn(
-        r"(<!-- bench:begin -->\n).*?(<!-- bench:end -->)",
-        lambda match: match[1] + _block(rows) + match[2],
-        PAGE.read_text("utf-8"),
-        flags=re.DOTALL,
-    )
-    if found != 1:
-        sys.stderr.write(f"{PAGE.name} has {found} blocks for results, expected 1\n")
-        return 1
-    PAGE.write_text(text, "utf-8")
-    return 0
+    return fill(PAGE, "bench", _block(rows))
 
 
 def _block(rows: list[dict[str, Any]]) -> str:

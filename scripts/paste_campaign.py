@@ -4,12 +4,13 @@ Usage: python scripts/paste_campaign.py NAME CAMPAIGN.json
 """
 
 import json
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from _blocks import fill
 
 PAGE = Path(__file__).parents[1] / "docs" / "detection.md"
 
@@ -18,14 +19,8 @@ def main() -> int:
     """Replace one block; 0 if it was there."""
     name, source = sys.argv[1:]
     campaign = json.loads(Path(source).read_text("utf-8"))
-    block = re.compile(rf"(<!-- {re.escape(name)}:begin -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
     summary = "\n".join(summary_of(campaign)) + "\n"
-    text, found = block.subn(lambda match: match[1] + summary + match[2], PAGE.read_text("utf-8"))
-    if found != 1:
-        sys.stderr.write(f"{PAGE.name} has {found} blocks named {name!r}, expected 1\n")
-        return 1
-    PAGE.write_text(text, "utf-8")
-    return 0
+    return fill(PAGE, name, summary)
 
 
 def summary_of(campaign: dict[str, Any]) -> Iterator[str]:

@@ -4,12 +4,13 @@ Usage: python scripts/paste_survey.py NAME SURVEY.json DATE
 """
 
 import json
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from _blocks import fill
 
 PAGE = Path(__file__).parents[1] / "docs" / "survey.md"
 CORE = [f"C{number}" for number in range(1, 8)]
@@ -21,14 +22,8 @@ def main() -> int:
     """Replace one block; 0 if it was there."""
     name, source, date = sys.argv[1:]
     survey = json.loads(Path(source).read_text("utf-8"))
-    block = re.compile(rf"(<!-- {re.escape(name)}:begin -->\n).*?(<!-- {name}:end -->)", re.DOTALL)
     summary = "\n".join(summary_of(survey, date)) + "\n"
-    text, found = block.subn(lambda match: match[1] + summary + match[2], PAGE.read_text("utf-8"))
-    if found != 1:
-        sys.stderr.write(f"{PAGE.name} has {found} blocks named {name!r}, expected 1\n")
-        return 1
-    PAGE.write_text(text, "utf-8")
-    return 0
+    return fill(PAGE, name, summary)
 
 
 def summary_of(survey: dict[str, Any], date: str) -> Iterator[str]:

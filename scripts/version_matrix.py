@@ -9,7 +9,6 @@ all; the results go into docs/versions.md. Not a part of CI: the wheels are some
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,8 @@ import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from _blocks import fill
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "versions.md"
@@ -46,8 +47,8 @@ def main() -> int:
             sys.stdout.write(f"{version} {model} {quantization}: {cells[-1]}\n")
             sys.stdout.flush()
         rows.append((version, cells))
-    _write(rows)
-    return int(any(cell.startswith("no report") for _, cells in rows for cell in cells))
+    silent = _write(rows)
+    return silent or int(any(cell.startswith("no report") for _, cells in rows for cell in cells))
 
 
 def _unpacked(version: str, folder: Path) -> Path:
@@ -95,7 +96,7 @@ def _in_words(report: dict[str, Any]) -> str:
     return "; ".join(told) or str(report["status"])
 
 
-def _write(rows: list[tuple[str, list[str]]]) -> None:
+def _write(rows: list[tuple[str, list[str]]]) -> int:
     lines = [
         f"Run on {datetime.now(UTC):%Y-%m-%d}.",
         "",
@@ -103,16 +104,7 @@ def _write(rows: list[tuple[str, list[str]]]) -> None:
         "|---" * (len(RUNS) + 1) + "|",
         *(f"| {version} | {' | '.join(cells)} |" for version, cells in rows),
     ]
-    block = "\n".join(lines) + "\n"
-    text, found = re.subn(
-        r"(<!-- matrix:begin -->\n).*?(<!-- matrix:end -->)",
-        lambda match: match[1] + block + match[2],
-        PAGE.read_text("utf-8"),
-        flags=re.DOTALL,
-    )
-    if found != 1:
-        raise SystemExit(f"{PAGE.name} has {found} blocks for results, expected 1")
-    PAGE.write_text(text, "utf-8")
+    return fill(PAGE, "matrix", "\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
