@@ -5,7 +5,6 @@ Each job has a process of its own, which inherits what the parent has imported. 
 """
 
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import json
@@ -22,12 +21,12 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final, Generic, NoReturn, TypeVar
 
 from syncguard.campaign.threads import end_threads
+from syncguard.processes import die_with_parent
 
 __all__ = ["Lost", "run_jobs"]
 
 _TICK_S: Final = 0.1
 _SHOWN: Final = 1000
-_PR_SET_PDEATHSIG: Final = 1
 
 _leave = os._exit  # the real one: whatever replaces it later would send a child into our callers
 
@@ -204,8 +203,7 @@ def _settle(parent: int, output: BinaryIO, pipes: Sequence[int]) -> None:
     faulthandler.enable(sys.stderr)
     # Ctrl-C reaches the whole group of processes; the parent ends its children itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(AttributeError, OSError):  # where there is such a thing
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     if os.getppid() != parent:
         raise BrokenPipeError
     for pipe in pipes:  # else a brother's writes would succeed without a reader

@@ -1,11 +1,9 @@
 """The process of a hosted engine: makes the engine, and answers what it is asked."""
 
 import contextlib
-import ctypes
 import importlib
 import multiprocessing.connection
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,10 +11,10 @@ from typing import Any, Final
 from syncguard.engines.buckets import read_bucket
 from syncguard.engines.carrying import from_bytes, to_bytes
 from syncguard.errors import Unsupported, UsageError
+from syncguard.processes import die_with_parent
 
 __all__ = ["main"]
 
-_PR_SET_PDEATHSIG: Final = 1
 _KEPT: Final = ("close", "name", "seams", "send", "wire")
 """What is not simply passed on: seams are callables of this process."""
 
@@ -52,8 +50,7 @@ def main() -> None:
     """Answer requests that come through the pipe whose number is the argument, until it closes."""
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)  # else the engine's own processes would hold it open
-    with contextlib.suppress(AttributeError, OSError):  # where there is such a thing
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     pipe = multiprocessing.connection.Connection(descriptor)
     host = _Host()
     with contextlib.suppress(EOFError, BrokenPipeError):

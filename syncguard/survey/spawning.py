@@ -1,8 +1,6 @@
 """Runs ``syncguard smoke`` in a process that has imported nothing yet."""
 
-import ctypes
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from syncguard.errors import SyncguardError
+from syncguard.processes import die_with_parent
 from syncguard.report import ExitCode, Report
 from syncguard.survey.cell import SurveyCell
 
@@ -20,7 +19,6 @@ _FLAGS: Final[Mapping[str, str]] = {"ranks": "--tp"}
 _UNSET: Final = ("TORCHDYNAMO_DISABLE",)
 _REPORTED: Final = (ExitCode.PASSED, ExitCode.VIOLATED, ExitCode.NOT_CHECKED)
 _SHOWN: Final = 1000
-_PR_SET_PDEATHSIG: Final = 1
 
 
 def smoke_in_new_process(cell: SurveyCell) -> Report:
@@ -38,7 +36,7 @@ def smoke_in_new_process(cell: SurveyCell) -> Report:
             capture_output=True,
             text=True,
             check=False,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,  # a cell that takes too long is killed
         )
         if ran.returncode not in _REPORTED:
             raise SyncguardError(
@@ -58,10 +56,3 @@ def flags_of(cell: SurveyCell) -> list[str]:
     ]
     flags = [word for flag, value in given for word in (flag, str(value))]
     return [*flags, "--compile"] if cell.compiled == "compile" else flags
-
-
-def _die_with_parent() -> None:
-    """A cell that takes too long is killed; what it has started must not stay."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "prctl"):
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
