@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from syncguard._version import __version__
 from syncguard.campaign.cell import Cell, Outcome
 from syncguard.campaign.result import CampaignResult
 from syncguard.campaign.statistics import CheckRow, FaultRow, wilson
@@ -13,6 +12,7 @@ from syncguard.conditions import CONDITIONS
 from syncguard.faults import FAULTS
 from syncguard.files import write_atomically
 from syncguard.reporting.campaign_table import OUTCOMES, meaning, percent_interval
+from syncguard.reporting.pages import rendered
 
 __all__ = ["is_page", "page", "write_page"]
 
@@ -49,24 +49,15 @@ _SYMBOLS: Final = {
 
 def page(result: CampaignResult) -> str:
     """The page, with styles, script and data inside; it asks nothing of the network."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("syncguard", "reporting"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     checks = result.check_rows
     conditions = {
         name: CONDITIONS[name].name
         for name in CONDITIONS
         if any(name in row.breaks for row in result.fault_rows)
     }
-    return environment.get_template(_TEMPLATE).render(
+    return rendered(
+        _TEMPLATE,
         mark=_MARK,
-        version=__version__,
         result=result,
         meaning=meaning(result),
         conditions=conditions,

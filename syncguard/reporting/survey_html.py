@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Final
 
-from syncguard._version import __version__
 from syncguard.conditions import CONDITIONS
 from syncguard.files import write_atomically
+from syncguard.reporting.pages import rendered
 from syncguard.reporting.survey_table import MEANINGS, mark
 from syncguard.survey.findings import FINDINGS
 from syncguard.survey.result import SurveyResult
@@ -18,18 +18,9 @@ _TEMPLATE: Final = "survey.html.j2"
 
 def survey_page(result: SurveyResult) -> str:
     """The page, with its styles inside; it asks nothing of the network."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("syncguard", "reporting"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template(_TEMPLATE).render(
+    return rendered(
+        _TEMPLATE,
         mark=_MARK,
-        version=__version__,
         result=result,
         meaning=MEANINGS[result.exit_code],
         conditions=CONDITIONS,
