@@ -5,7 +5,7 @@ import importlib
 import inspect
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +17,8 @@ from syncguard.models import resolve_model
 from syncguard.protocols import Engine, Learner, lacking
 
 if TYPE_CHECKING:
+    import torch
+
     from syncguard.stubs import Topology
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "PROCESSES",
     "STUB_MODELS",
     "StubModel",
+    "brought_up",
     "cache_dir",
     "make_engine",
     "make_learner",
@@ -236,6 +239,15 @@ def start_cold(
     with tempfile.TemporaryDirectory(prefix="syncguard-cold-") as folder:
         copy = write_copy(checkpoint, learner.weights(), Path(folder))
         return _FROM_DISK[name](copy, quantization, "", 0, load="auto", **(settings or {}))
+
+
+def brought_up(engine: Engine, weights: Sequence[tuple[str, "torch.Tensor"]]) -> Engine:
+    """Give an engine that has not been synchronized its first weights."""
+    engine.begin(1, "1")
+    engine.send(weights)
+    engine.finish()
+    engine.probe_exact()  # makes what a serving path makes at first use
+    return engine
 
 
 def make_learner(

@@ -93,6 +93,7 @@ def seeded(seed: int) -> None:
 
 
 def _stub(fields: Mapping[str, Any], seed: int) -> Place:
+    from syncguard.sides import brought_up
     from syncguard.stubs import Topology, make_stub_engine, make_stub_learner
 
     topology = Topology(**fields)
@@ -103,12 +104,7 @@ def _stub(fields: Mapping[str, Any], seed: int) -> Place:
     export = world.learner.weights  # a fault that is armed later does not reach this one
 
     def start_cold() -> Engine:
-        engine = make_stub_engine(topology, seed=seed)
-        engine.begin(1, "1")
-        engine.send(list(export()))
-        engine.finish()
-        engine.probe_exact()  # builds what is built at first use
-        return engine
+        return brought_up(make_stub_engine(topology, seed=seed), list(export()))
 
     nbytes = sum(tensor.nbytes for _, tensor in export())
     return Place(world, topology.vocab, nbytes, str(topology), start_cold)

@@ -3,20 +3,25 @@
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
-
-import torch
 
 from syncguard.checkpoints import Checkpoint
 from syncguard.errors import UsageError
 from syncguard.plugin.options import Options
 from syncguard.plugin.topologies import parse_topology
 from syncguard.protocols import Engine, Learner, lacking
-from syncguard.sides import DEFAULT_MODELS, ENGINES, make_learner, make_model, start_cold
+from syncguard.sides import (
+    DEFAULT_MODELS,
+    ENGINES,
+    brought_up,
+    make_learner,
+    make_model,
+    start_cold,
+)
 from syncguard.stubs import make_stub_engine, make_stub_learner
 
-__all__ = ["Pair", "Sides", "brought_up", "bucket_bytes", "check", "make_pair", "vocabulary"]
+__all__ = ["Pair", "Sides", "bucket_bytes", "check", "make_pair", "vocabulary"]
 
 Pair = tuple[Learner, Engine]
 
@@ -96,15 +101,6 @@ def make_pair(options: Options, topology: Mapping[str, Any] | None = None) -> Pa
         learner = make_learner(_checkpoint(options), options.quantization, options.seed, wire)
     _require(learner, Learner, options.engine)
     return learner, engine
-
-
-def brought_up(engine: Engine, weights: Sequence[tuple[str, torch.Tensor]]) -> Engine:
-    """Give an engine that has not been synchronized its first weights."""
-    engine.begin(1, "1")
-    engine.send(weights)
-    engine.finish()
-    engine.probe_exact()  # makes what a serving path makes at first use
-    return engine
 
 
 def check(options: Options) -> None:

@@ -13,9 +13,10 @@ from syncguard.plugin.faulting import lacking
 from syncguard.plugin.guarding import Session
 from syncguard.plugin.options import Options
 from syncguard.plugin.recording import Trial
-from syncguard.plugin.sides import STUB, Sides, brought_up
+from syncguard.plugin.sides import STUB, Sides
 from syncguard.plugin.topologies import parse_topology
 from syncguard.runner import OBSERVABILITY
+from syncguard.sides import brought_up
 from syncguard.stubs import make_stub_engine, make_stub_learner
 from syncguard.verdict import Status, Verdict
 
