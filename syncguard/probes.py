@@ -23,6 +23,7 @@ __all__ = [
     "identity_rows",
     "narrowed",
     "random_rows",
+    "served_weight",
     "turn_rows",
     "unit_rows",
 ]
@@ -97,6 +98,22 @@ def narrowed(values: torch.Tensor) -> torch.Tensor:
     form = _NARROWER.get(values.dtype, values.dtype)
     narrow = values.to(form)
     return narrow if torch.equal(narrow.to(values.dtype), values) else values
+
+
+def served_weight(
+    serve: Callable[[torch.Tensor], torch.Tensor], shape: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
+    """The weight that a serving path computes with, column by column.
+
+    Args:
+        serve: Maps ``[rows, K]`` to ``[rows, N]``.
+        shape: N and K.
+        dtype: Of what it serves.
+    """
+    served = torch.empty(shape, dtype=dtype)
+    for first, rows in identity_rows(shape[1], dtype):
+        served[:, first : first + len(rows)] = serve(rows).T
+    return served
 
 
 def random_rows(rows: int, features: int, seed: int, dtype: torch.dtype) -> torch.Tensor:

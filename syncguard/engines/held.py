@@ -10,12 +10,14 @@ import torch
 from syncguard.observations import EngineLayer, Place
 
 __all__ = [
+    "EXPERT_MATRICES",
     "Held",
     "by_module",
     "by_product",
     "carried",
     "dtype_of",
     "grid_of",
+    "held_experts",
     "held_weights",
     "layer_table",
 ]
@@ -23,6 +25,9 @@ __all__ = [
 _DTYPE_GRIDS: Final = MappingProxyType(
     {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 )
+
+EXPERT_MATRICES: Final = ("w13_weight", "w2_weight")
+"""The parameters of a module that stacks experts: gate and up of each, and down."""
 
 Named = Iterable[tuple[str, torch.nn.Module]]
 
@@ -80,6 +85,37 @@ def held_weights(
             for name, rows in _parts(module, path, fused):
                 weight = f"{name}.{parameter}".lstrip(".")
                 yield Held(weight, module, path, parameter, rows, kind(path, module))
+
+
+def held_experts(
+    path: str,
+    module: Any,
+    prefix: str,
+    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+    sealed: str = "",
+) -> Iterator[Held]:
+    """The matrices of each expert of a module that stacks them.
+
+    Args:
+        path: The module's path.
+        module: Has ``w13_weight`` [experts, 2 I, H], gate above up, and ``w2_weight``
+            [experts, H, I].
+        prefix: What the learner's names begin with, before the expert's number.
+        names: The learner's, of gate, up and down.
+        sealed: Why their bytes cannot be read; empty if they can. ``{parameter}`` is filled in.
+    """
+    hidden, inner = module.w2_weight.shape[-2:]
+    gate, up, down = names
+    parts = (
+        (gate, EXPERT_MATRICES[0], slice(0, inner)),
+        (up, EXPERT_MATRICES[0], slice(inner, 2 * inner)),
+        (down, EXPERT_MATRICES[1], slice(0, hidden)),
+    )
+    for expert in range(len(module.w13_weight)):
+        for part, parameter, rows in parts:
+            weight = f"{prefix}.{expert}.{part}.weight"
+            why = sealed.format(parameter=parameter)
+            yield Held(weight, module, path, parameter, rows, "expert", expert, why)
 
 
 def by_module(held: Iterable[Held]) -> dict[str, list[Held]]:

@@ -1,14 +1,14 @@
 """Experts of a live SGLang layer, as its method for a CPU serves them: unquantized, in torch."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
 
-from syncguard.engines.held import Held
+from syncguard.engines.held import EXPERT_MATRICES
 
-__all__ = ["expert_product", "held_experts", "is_experts"]
+__all__ = ["expert_product", "is_experts"]
 
 _ROWS: Final = 4
 
@@ -18,20 +18,6 @@ def is_experts(module: Any) -> bool:
     from sglang.srt.layers.moe.fused_moe_triton.layer import FusedMoE
 
     return isinstance(module, FusedMoE)
-
-
-def held_experts(path: str, module: Any) -> Iterator[Held]:
-    """The matrices of each expert, in the order of ``w13_weight`` and ``w2_weight``."""
-    inner, hidden = module.w2_weight.shape[-1], module.w2_weight.shape[-2]
-    parts = (
-        ("gate_proj", "w13_weight", slice(0, inner)),
-        ("up_proj", "w13_weight", slice(inner, 2 * inner)),
-        ("down_proj", "w2_weight", slice(0, hidden)),
-    )
-    for expert in range(len(module.w13_weight)):
-        for part, parameter, rows in parts:
-            weight = f"{path}.{expert}.{part}.weight"
-            yield Held(weight, module, path, parameter, rows, "expert", expert)
 
 
 def expert_product(
@@ -45,7 +31,7 @@ def expert_product(
     Raises:
         ValueError: It answers otherwise.
     """
-    held = SimpleNamespace(**{name: getattr(module, name).data[expert] for name in _PARAMETERS})
+    held = SimpleNamespace(**{name: getattr(module, name).data[expert] for name in EXPERT_MATRICES})
     x = _rows(held.w13_weight)
     gate, up = torch.nn.functional.linear(x, held.w13_weight).chunk(2, dim=-1)
     wanted = torch.nn.functional.linear(torch.nn.functional.silu(gate) * up, held.w2_weight)
@@ -55,9 +41,6 @@ def expert_product(
         raise ValueError(f"{name} fuses both products, and not of the parameters as they are")
     matrix: torch.Tensor = getattr(held, parameter)
     return lambda rows: torch.nn.functional.linear(rows, matrix)
-
-
-_PARAMETERS: Final = ("w13_weight", "w2_weight")
 
 
 def _rows(like: torch.Tensor) -> torch.Tensor:

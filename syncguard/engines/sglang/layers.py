@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from syncguard.engines import held
 from syncguard.engines.held import Held, dtype_of, grid_of
-from syncguard.engines.sglang.experts import held_experts, is_experts
+from syncguard.engines.sglang.experts import is_experts
 from syncguard.engines.sglang.standins import mm_mxfp8
 from syncguard.observations import EngineLayer
 
@@ -34,7 +34,7 @@ def held_weights(model: Any) -> Iterator[Held]:
     """
     for path, module in model.named_modules(remove_duplicate=False):
         if is_experts(module):
-            yield from held_experts(path, module)
+            yield from held.held_experts(path, module, path)
         else:
             yield from _dense(path, module)
 

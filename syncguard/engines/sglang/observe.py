@@ -12,7 +12,7 @@ from syncguard.engines.sglang.layers import held_weights, kernel_of
 from syncguard.engines.sglang.standins import shuffle_matrix_sf_a
 from syncguard.grids import canary, swizzle
 from syncguard.observations import QuantizedCanary
-from syncguard.probes import identity_rows
+from syncguard.probes import served_weight
 
 __all__ = ["derived_names", "quantize_canary", "reader"]
 
@@ -37,9 +37,9 @@ def quantize_canary(model: Any) -> QuantizedCanary:
     layer: Any = torch.nn.Module()
     layer.weight = torch.nn.Parameter(weight.clone(), requires_grad=False)
     method._quantize_mxfp8_weights(layer)
-    served = torch.empty_like(weight)
-    for first, rows in identity_rows(weight.shape[1], weight.dtype):
-        served[:, first : first + len(rows)] = method.apply(layer, rows).T
+    served = served_weight(
+        lambda rows: method.apply(layer, rows), tuple(weight.shape), weight.dtype
+    )
     return QuantizedCanary(layer.weight.data, layer.weight_scale_inv.data, served)
 
 

@@ -14,13 +14,11 @@ from vllm.model_executor.layers.fused_moe.activation import MoEActivation
 from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import TopKWeightAndReduceNoOP
 from vllm.model_executor.layers.quantization.utils.quant_utils import kMxfp8Dynamic, kMxfp8Static
 
+from syncguard.engines.held import EXPERT_MATRICES
 from syncguard.engines.vllm.kernel import install, product
 from syncguard.grids import swizzle
 
-__all__ = ["MATRICES", "CpuMxfp8Experts"]
-
-MATRICES: Final = ("w13_weight", "w2_weight")
-"""The parameters of a layer of experts, [experts, rows, columns]: gate and up, and down."""
+__all__ = ["CpuMxfp8Experts"]
 
 _DERIVED: Final = ("_shuffled", "_scale_swizzled")
 """What is derived of each, elements and scales, as it is called behind the parameter's name."""
@@ -84,7 +82,7 @@ class CpuMxfp8Experts(mk.FusedMoEExpertsModular):  # type: ignore[misc]
     def derive(self, layer: Any) -> dict[str, torch.Tensor]:
         """What the derived tensors must hold, from the canonical ones; changes nothing."""
         derived = {}
-        for matrix in MATRICES:
+        for matrix in EXPERT_MATRICES:
             elements = getattr(layer, matrix).data.view(torch.uint8)
             scales = getattr(layer, f"{matrix}_scale").data
             order = _interleaved(elements.shape[1])
@@ -99,7 +97,7 @@ class CpuMxfp8Experts(mk.FusedMoEExpertsModular):  # type: ignore[misc]
 
         Args:
             layer: Whose derived tensors are read.
-            matrix: One of `MATRICES`.
+            matrix: One of `syncguard.engines.held.EXPERT_MATRICES`.
             expert: Its place.
             x: ``[rows, K]`` in the model's dtype.
 
@@ -125,7 +123,11 @@ class CpuMxfp8Experts(mk.FusedMoEExpertsModular):  # type: ignore[misc]
         """Mix the experts that were chosen for each token, into ``output`` [tokens, H]."""
         del w1, w2, activation  # canonical, and the only one that is supported
         shares = torch.ones_like(topk_weights) if apply_router_weight_on_input else topk_weights
-        read = [getattr(self.layer, f"{matrix}{part}") for matrix in MATRICES for part in _DERIVED]
+        read = [
+            getattr(self.layer, f"{matrix}{part}")
+            for matrix in EXPERT_MATRICES
+            for part in _DERIVED
+        ]
         output.copy_(torch.ops.syncguard.mxfp8_experts(hidden_states, *read, shares, topk_ids))
 
 

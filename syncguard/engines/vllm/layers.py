@@ -54,21 +54,10 @@ def is_packed(module: Any) -> bool:
 
 
 def _experts(path: str, module: Any) -> Iterator[Held]:
-    """The matrices of each expert, in the order of ``w13_weight`` and ``w2_weight``."""
-    prefix = path.removesuffix(".routed_experts")
-    inner = module.w2_weight.shape[-1]
-    gate, up = module.ckpt_gate_proj_name, module.ckpt_up_proj_name
-    parts = (
-        (gate, "w13_weight", slice(0, inner)),
-        (up, "w13_weight", slice(inner, 2 * inner)),
-        (module.ckpt_down_proj_name, "w2_weight", slice(0, module.w2_weight.shape[-2])),
-    )
-    packed = is_packed(module)
-    for expert in range(module.local_num_experts):
-        for part, parameter, rows in parts:
-            weight = f"{prefix}.{expert}.{part}.weight"
-            sealed = _PACKED.format(parameter=parameter) if packed else ""
-            yield Held(weight, module, path, parameter, rows, "expert", expert, sealed)
+    """The matrices of each expert, under the names of the model's checkpoints."""
+    names = module.ckpt_gate_proj_name, module.ckpt_up_proj_name, module.ckpt_down_proj_name
+    sealed = _PACKED if is_packed(module) else ""
+    return held.held_experts(path, module, path.removesuffix(".routed_experts"), names, sealed)
 
 
 def _describe(module: Any) -> tuple[str, str, str]:

@@ -12,7 +12,7 @@ from syncguard.engines.vllm.kernel import kernel_of
 from syncguard.engines.vllm.layers import held_weights, is_packed
 from syncguard.grids import canary
 from syncguard.observations import QuantizedCanary
-from syncguard.probes import identity_rows
+from syncguard.probes import served_weight
 
 __all__ = ["carried", "derived_names", "quantize_canary", "reader"]
 
@@ -39,9 +39,9 @@ def quantize_canary(model: Any) -> QuantizedCanary | None:
     layer.weight = torch.nn.Parameter(elements, requires_grad=False)
     layer.weight_scale = torch.nn.Parameter(scales, requires_grad=False)
     kernel.process_weights_after_loading(layer)
-    served = torch.empty_like(weight)
-    for first, rows in identity_rows(weight.shape[1], weight.dtype):
-        served[:, first : first + len(rows)] = kernel.apply_weights(layer, rows).T
+    served = served_weight(
+        lambda rows: kernel.apply_weights(layer, rows), tuple(weight.shape), weight.dtype
+    )
     return QuantizedCanary(elements, scales, served)
 
 
