@@ -4,56 +4,45 @@ The registry maps the names that checks use for their parameters to functions of
 """
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from syncguard.checks.differences import Difference, differing_rows, find_row
-from syncguard.checks.hypotheses import reason_for
+from syncguard.checks.differences import differing_rows
+from syncguard.differing import differences
 from syncguard.errors import Unsupported
-from syncguard.fingerprint import fingerprint, value_print
-from syncguard.grids import dequantize, quantize
+from syncguard.fingerprint import fingerprint
 from syncguard.observations import (
-    BlockProbe,
     ColdEngine,
     EngineLayer,
     GraphReads,
-    Place,
     Poisoned,
-    ProbeOutput,
-    ProbeReference,
-    ProbeTurn,
     QuantizedCanary,
-    Rotation,
     Samples,
     ServedRequest,
     StoredTensor,
     SyncRecord,
-    Unreadable,
     WeightPrint,
 )
-from syncguard.probes import flushed, narrowed, random_rows, turn_rows
+from syncguard.probing import (
+    block_probe,
+    byte_ranks,
+    flushed_values,
+    probe_ranks,
+    random_probe,
+    rotation,
+)
 from syncguard.protocols import Engine, Learner
 from syncguard.rotation import Turns
-from syncguard.shards import component_prints, differing_ranks, value_prints_of
 from syncguard.timelimit import TimeLimitExceeded
 
 __all__ = ["OBSERVERS", "SyncContext", "View"]
 
-Rows = Callable[[torch.Tensor], torch.Tensor]
-
-_SAMPLED_ROWS: Final = 8
-_ROWS_PER_FETCH: Final = 1024
-_EXPLAINED: Final = 4
-"""Weights for whose difference a reason is looked for."""
-_PROBE_ROWS: Final = 16
 _PROMPTS: Final = 8
 _PROMPT_TOKENS: Final = 8
 _NEW_TOKENS: Final = 16
@@ -152,152 +141,6 @@ class View:
         return self._made.get(name)
 
 
-def _differences(view: View) -> list[Difference]:
-    learner, engine = view.get("learner_prints"), view.get("weight_prints")
-    candidates = {"this version": learner, **view.context.history}
-    found: dict[str, Difference] = {}
-    for key, theirs in engine.items():
-        mine = learner.get(theirs.weight)
-        if not isinstance(theirs, WeightPrint) or mine is None:
-            continue
-        rows = differing_rows(mine, theirs)
-        if rows is None or not rows.size:
-            continue
-        difference = _first_copy(engine, found, key) or _fetched(view, key, mine, rows)
-        row = difference.sampled[0]
-        prints = {name: int(values[row]) for name, values in theirs.rows.items()}
-        origin = find_row(prints, candidates, theirs.weight)
-        found[key] = replace(difference, weight=key, rows=rows, origin=origin)
-    for key, difference in _unexplained(found):
-        found[key] = replace(difference, reason=_reason(view, engine[key].weight, difference))
-    return list(found.values())
-
-
-def _unexplained(found: Mapping[str, Difference]) -> list[tuple[str, Difference]]:
-    """A few that hold nothing that is known: looking for a reason reads the learner's export."""
-    matrices = [
-        (key, difference)
-        for key, difference in found.items()
-        if not difference.origin and all(t.ndim == 2 for t in difference.engine.values())
-    ]
-    return matrices[:_EXPLAINED]
-
-
-def _reason(view: View, weight: str, difference: Difference) -> str:
-    with contextlib.suppress(Exception):  # the difference is told without it
-        for name, tensor in view.learner.weights():
-            if name == weight and tensor.dtype.itemsize > 1:
-                return reason_for(tensor, difference.sampled, difference.engine)
-    return ""
-
-
-def _first_copy(
-    engine: Mapping[str, WeightPrint | Unreadable], found: Mapping[str, Difference], key: str
-) -> Difference | None:
-    """What was found of the first copy of a weight, if a further one holds the same."""
-    first, copy = engine.get(engine[key].weight), engine[key]
-    if first is copy or not (isinstance(first, WeightPrint) and isinstance(copy, WeightPrint)):
-        return None
-    rows = differing_rows(first, copy)
-    return found.get(first.weight) if rows is not None and not rows.size else None
-
-
-def _fetched(view: View, key: str, mine: WeightPrint, rows: NDArray[np.int64]) -> Difference:
-    """Fetch differing rows until their values differ; a difference in encoding needs all rows."""
-    grid = view.learner.grid_tensors(mine.weight)
-    total = next(iter(mine.rows.values())).size
-    worst: Difference | None = None
-    first = 0
-    while first < rows.size and not (worst and worst.values_differ):
-        chunk = rows[first : first + (_ROWS_PER_FETCH if first else _SAMPLED_ROWS)].tolist()
-        first += len(chunk)
-        engine = _rows_of_engine(view, key, [] if len(mine.shape) < 2 else chunk)
-        learner = {name: _rows_of(tensor, chunk) for name, tensor in grid.items()}
-        found = Difference(key, rows, total, tuple(chunk), learner, engine)
-        if worst is None or (worst.neutral and not found.neutral) or found.values_differ:
-            worst = found
-    assert worst is not None, "there are differing rows"  # noqa: S101
-    return worst.narrowed(_SAMPLED_ROWS)
-
-
-def _rows_of(tensor: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-    """Rows as `syncguard.fingerprint.row_prints` counts them; a vector comes whole."""
-    return tensor if tensor.ndim < 2 else tensor.reshape(-1, tensor.shape[-1])[list(rows)]
-
-
-def _rows_of_engine(view: View, key: str, rows: Sequence[int]) -> Mapping[str, torch.Tensor]:
-    """Rows of the engine, or none: that they differ is known, and not to be lost by a failure."""
-    try:
-        return view.engine.fetch_rows(key, rows)
-    except Exception:  # noqa: BLE001 - the difference is told without them
-        return {}
-
-
-def _random_probe(view: View) -> list[ProbeReference]:
-    activations = {layer.module: layer.activations for layer in view.get("engine_layers")}
-    seed = view.context.seed
-    references = []
-    for output in view.engine.probe_random(_PROBE_ROWS, seed):
-        weight, own = _probed(view, output)
-        x = own(random_rows(_PROBE_ROWS, _width(view, output), seed, weight.dtype))
-        rounded = activations.get(output.module) == "mxfp8"
-        used = dequantize(*quantize(x), dtype=torch.float32) if rounded else x.float()
-        matrix = weight.float().T
-        plain, emulated = x.float() @ matrix, used @ matrix
-        slack = used.abs() @ matrix.abs()
-        unit = torch.finfo(weight.dtype).eps
-        bound = unit * emulated.abs() + 2 * weight.shape[1] * 2.0**-24 * slack
-        got = torch.from_numpy(output.output)
-        worst = ((got - emulated).abs() / bound.clamp_min(1e-30)).max()
-        references.append(
-            ProbeReference(
-                module=_on_rank(view, output),
-                parts=output.parts,
-                worst=float(worst),
-                error=_relative_error(got, plain),
-                healthy=_relative_error(emulated, plain),
-                nbytes=_covered(view, output),
-            )
-        )
-    return references
-
-
-def _probed(view: View, output: ProbeOutput) -> tuple[torch.Tensor, Rows]:
-    """The learner's weight that a serving path was asked for, and how to cut rows to its inputs."""
-    whole = [view.learner.dequantized(part) for part in output.parts]
-    if not output.places:
-        return torch.cat(whole), lambda rows: rows
-    pairs = zip(output.places, whole, strict=True)
-    first, last = output.places[0].columns
-    return torch.cat([place.of(part) for place, part in pairs]), lambda rows: rows[:, first:last]
-
-
-def _width(view: View, output: ProbeOutput) -> int:
-    """Input features of a whole layer; read from its print, since a weight costs a pass."""
-    width: int = view.get("learner_prints")[output.parts[0]].shape[1]
-    return width
-
-
-def _covered(view: View, output: ProbeOutput) -> int:
-    """Bytes of the learner's weights that a serving path was asked for."""
-    prints = view.get("learner_prints")
-    if not output.places:
-        return sum(prints[part].nbytes for part in output.parts)
-    pairs = zip(output.places, output.parts, strict=True)
-    return sum(prints[part].nbytes * place.numel // math.prod(place.shape) for place, part in pairs)
-
-
-def _on_rank(view: View, output: ProbeOutput) -> str:
-    """The module's path, with the rank that answered where there are several."""
-    ranks = {layer.rank for layer in view.get("engine_layers")}
-    return f"rank{output.rank}:{output.module}" if len(ranks) > 1 else output.module
-
-
-def _relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
-    """Relative Frobenius error; a layer of zeros that gives zeros has none."""
-    return float((got - expected).norm() / expected.norm().clamp_min(1e-30))
-
-
 def _samples(view: View) -> Samples:
     if view.context.record.error:
         raise Unsupported("the sync ended with an error, so the engine must not serve")
@@ -346,96 +189,6 @@ def _has_packed(view: View) -> bool:
         for held in view.get("weight_prints").values()
         if held.weight in learner
     )
-
-
-def _rotation(view: View) -> Rotation | None:
-    if view.context.turns is None:
-        return None
-    layers = view.get("learner_layers")
-    looked_up = {layer.weight for layer in layers if layer.kind == "embedding"}
-    return view.context.turns.take(view.get("engine_layers"), looked_up)
-
-
-def _block_probe(view: View) -> list[BlockProbe]:
-    rotation = view.get("rotation")
-    if rotation is None:
-        return []
-    turns = _turns(view, rotation)
-    probes = []
-    for output in view.engine.probe_blocks(turns):
-        weight, own = _probed(view, output)
-        rows = turn_rows(turns[output.module], _width(view, output), weight.dtype)
-        wanted = own(rows).float() @ weight.float().T
-        got = torch.from_numpy(output.output)
-        # Outputs are rounded once. Products in bf16 flush subnormals on several devices.
-        tiny = torch.finfo(weight.dtype).smallest_normal
-        gap = (got - wanted.to(weight.dtype).float()).abs()
-        differing = ~(gap < tiny)  # so that NaN differs
-        first = differing.nonzero()[:1].tolist()
-        probes.append(
-            BlockProbe(
-                module=_on_rank(view, output),
-                parts=output.parts,
-                wrong=int(differing.sum()),
-                outputs=differing.numel(),
-                where=f"row {first[0][1]}, block {first[0][0]}" if first else "",
-            )
-        )
-    return probes
-
-
-def _byte_ranks(view: View) -> dict[str, tuple[int, ...]]:
-    """Which ranks hold other bytes than the learner, where several share a weight."""
-    prints = view.get("learner_prints")
-
-    def part(weight: str, place: Place) -> dict[str, NDArray[np.uint64]]:
-        grid = view.learner.grid_tensors(weight)
-        return {name: component_prints(name, place.of(t), place) for name, t in grid.items()}
-
-    def whole(weight: str) -> Mapping[str, NDArray[np.uint64]] | None:
-        return prints[weight].rows if weight in prints else None
-
-    return differing_ranks(view.get("weight_prints"), whole, part)
-
-
-def _probe_ranks(view: View) -> dict[str, tuple[int, ...]]:
-    """Which ranks compute with other values than the learner, where several share a weight."""
-    values = view.get("learner_values")
-
-    def part(weight: str, place: Place) -> dict[str, NDArray[np.uint64]]:
-        return {
-            "values": value_prints_of(place.of(narrowed(view.learner.dequantized(weight))), place)
-        }
-
-    def whole(weight: str) -> Mapping[str, NDArray[np.uint64]] | None:
-        return {"values": values[weight]} if weight in values else None
-
-    return differing_ranks(view.get("exact_probe"), whole, part)
-
-
-def _flushed_values(view: View) -> dict[str, NDArray[np.uint64]]:
-    """Values without subnormals, of weights that are not served as they are: why it may be so."""
-    values, found = view.get("learner_values"), {}
-    for held in view.get("exact_probe").values():
-        wanted = values.get(held.weight)
-        if not isinstance(held, WeightPrint) or wanted is None or held.weight in found:
-            continue
-        if not np.array_equal(held.rows["values"], wanted):
-            weight = flushed(narrowed(view.learner.dequantized(held.weight)))
-            if weight is not None:
-                found[held.weight] = value_print(weight)
-    return found
-
-
-def _turns(view: View, rotation: Rotation) -> dict[str, ProbeTurn]:
-    """Sums for low-precision layers, where they are exact; for all others rows of the identity."""
-    grids = {layer.weight: layer.grid for layer in view.get("learner_layers")}
-    parts = {layer.module: layer.parts for layer in view.get("engine_layers")}
-    turns = {}
-    for module, before in rotation.chosen.items():
-        sums = all(grids.get(part) == "mxfp8" for part in parts[module])
-        turns[module] = ProbeTurn(sums, view.context.seed if sums else before)
-    return turns
 
 
 def _optional(side: Any, capability: str) -> Any:
@@ -504,8 +257,8 @@ def _manifest(view: View) -> dict[str, str]:
 
 _OBSERVERS: Final[dict[str, Callable[[View], Any]]] = {
     "admits": lambda view: _optional(view.engine, "admits"),
-    "block_probe": _block_probe,
-    "byte_ranks": _byte_ranks,
+    "block_probe": block_probe,
+    "byte_ranks": byte_ranks,
     "cached_versions": lambda view: _after_use(
         view, lambda: _optional(view.engine, "cache_versions")
     ),
@@ -513,13 +266,13 @@ _OBSERVERS: Final[dict[str, Callable[[View], Any]]] = {
     "canary_learner": lambda view: _canary(view, view.learner),
     "checkpoint_state": lambda view: _optional(view.learner, "checkpoint_state"),
     "cold_engine": _cold_engine,
-    "differences": _differences,
+    "differences": differences,
     "engine_layers": lambda view: view.engine.layers(),
     "engine_layers_before": lambda view: view.context.layers_before,
     "exact_probe": lambda view: view.engine.probe_exact(),
     "exported": lambda view: view.context.exported,
     "first_sync": lambda view: view.context.record.number == 1,
-    "flushed_values": _flushed_values,
+    "flushed_values": flushed_values,
     "graph_reads": lambda view: view.context.graph_reads,
     "learner_layers": lambda view: view.learner.layers(),
     "learner_prints": lambda view: view.learner.prints(),
@@ -531,12 +284,12 @@ _OBSERVERS: Final[dict[str, Callable[[View], Any]]] = {
     "packed_values": lambda view: view.get("learner_values") if _has_packed(view) else {},
     "preserved": lambda view: _optional(view.engine, "preserved"),
     "preserved_before": lambda view: view.context.preserved_before,
-    "probe_ranks": _probe_ranks,
+    "probe_ranks": probe_ranks,
     "prints_at_use": lambda view: _after_use(view, view.engine.weight_prints),
     "poisoned": lambda view: view.context.poisoned,
-    "random_probe": _random_probe,
+    "random_probe": random_probe,
     "rederived": lambda view: view.engine.rederive(),
-    "rotation": _rotation,
+    "rotation": rotation,
     "served_before": lambda view: view.context.served_before,
     "served_requests": lambda view: _optional(view.engine, "served_requests"),
     "same_weights": lambda view: view.context.same_weights,
