@@ -11,13 +11,14 @@ from typing import Final
 
 from syncguard.errors import UsageError
 
-__all__ = ["Recognizer", "check_writable", "is_of_schema", "unwritable", "write_atomically"]
+__all__ = ["FULL", "Recognizer", "check_writable", "is_of_schema", "unwritable", "write_atomically"]
 
 Recognizer = Callable[[str], bool]
 """Whether the text of an existing file is of the kind that may be replaced."""
 
 
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a disk that is full."""
 
 
 def is_of_schema(text: str, schema: str) -> bool:
@@ -92,7 +93,7 @@ def unwritable(path: str | Path, error: OSError) -> UsageError:
     """The error for a path that cannot be written: which, why, and what to do."""
     todo = (
         "free some space, or give a path on another disk"
-        if error.errno in _FULL
+        if error.errno in FULL
         else "give a path in a folder that exists and that you may write to"
     )
     cause = error.strerror or str(error)

@@ -9,8 +9,12 @@ import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import Final
 
 __all__ = ["Interrupts"]
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+"""Ctrl-C, and what a scheduler or a time limit sends: both want to see what was found."""
 
 
 class Interrupts:
@@ -29,12 +33,12 @@ class Interrupts:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        previous = signal.getsignal(signal.SIGINT)
-        signal.signal(signal.SIGINT, self._ask)
+        previous = {number: signal.signal(number, self._ask) for number in _SIGNALS}
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, previous)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
     def check(self) -> None:
         """Raise the interrupt that was lost on its way.

@@ -5,19 +5,23 @@ import pytest
 
 from syncguard.interrupts import Interrupts
 
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
-def test_an_interrupt_that_a_library_swallows_is_raised_at_the_next_check() -> None:
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_an_interrupt_that_a_library_swallows_is_raised_at_the_next_check(number: int) -> None:
     interrupts = Interrupts()
     with interrupts.remembered():
         interrupts.check()
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
         with pytest.raises(KeyboardInterrupt):
             interrupts.check()
 
 
-def test_the_handler_of_before_comes_back() -> None:
-    before = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize("number", SIGNALS)
+def test_the_handler_of_before_comes_back(number: int) -> None:
+    before = signal.getsignal(number)
     with Interrupts().remembered():
-        assert signal.getsignal(signal.SIGINT) != before
-    assert signal.getsignal(signal.SIGINT) == before
+        assert signal.getsignal(number) != before
+    assert signal.getsignal(number) == before

@@ -8,9 +8,12 @@ from typing import Final
 import typer
 
 from syncguard.errors import EngineLost, UsageError
+from syncguard.files import FULL
 from syncguard.report import ExitCode
 
 __all__ = ["TRACEBACK", "exit_codes"]
+
+_BROKEN_PIPE: Final = 128 + 13
 
 TRACEBACK: Final = "SYNCGUARD_TRACEBACK"
 """Environment variable that asks for the traceback of an internal error."""
@@ -21,8 +24,8 @@ def exit_codes() -> Iterator[None]:
     """Turn what goes wrong inside into a text on stderr and an exit code.
 
     Raises:
-        typer.Exit: With 2 for a `UsageError`, 3 if there is no engine to check any more, 130 for
-            Ctrl-C, 4 for anything unexpected.
+        typer.Exit: With 2 for a `UsageError` or a full disk, 3 if there is no engine to check any
+            more, 141 if nobody reads on, 130 for Ctrl-C, 4 for anything unexpected.
     """
     try:
         yield
@@ -37,6 +40,14 @@ def exit_codes() -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo("syncguard: interrupted", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
+    except BrokenPipeError:  # nobody reads on; as a shell tells it of any program
+        raise typer.Exit(_BROKEN_PIPE) from None
+    except OSError as error:
+        if error.filename is not None or error.errno not in FULL:
+            _tell_internal(error)
+            raise typer.Exit(ExitCode.INTERNAL) from None
+        typer.echo(f"syncguard: {error.strerror}\n  what to do: free some space", err=True)
+        raise typer.Exit(ExitCode.USAGE) from None
     # Any defect must end as 4, never as 1; and code that exits must not choose our exit code.
     except (Exception, SystemExit) as error:  # noqa: BLE001
         _tell_internal(error)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from syncguard.cli.errors import exit_codes
-from syncguard.report import ExitCode
+from syncguard.errors import UsageError
 from syncguard.reporting.terminal import standard_console
 
 __all__ = ["survey"]
@@ -76,6 +76,8 @@ def survey(
             typer.echo(script_of(repro, table), nl=False)
             return
         chosen = options.chosen(table)
+        if cells and (json or html):
+            raise UsageError("--cells runs nothing that --json or --html could write")
         if cells:
             for cell in chosen:
                 typer.echo(cell.name)
@@ -85,12 +87,7 @@ def survey(
                 check_writable(path, ours)
         progress = SurveyProgress(standard_console(stderr=True))
         closing.callback(progress.close)
-        try:
-            result = run_survey(chosen, options, progress.planned, progress.cell, progress.waiting)
-        except KeyboardInterrupt:
-            progress.close()
-            typer.echo("syncguard: interrupted", err=True)
-            raise typer.Exit(ExitCode.INTERRUPTED) from None
+        result = run_survey(chosen, options, progress.planned, progress.cell, progress.waiting)
         progress.close()
         standard_console().print(render_survey(result), highlight=False)
         if json is not None:

