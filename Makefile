@@ -71,6 +71,8 @@ test: lint
 test-all: lint
 	@$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "" $(ARGS)
 
+# Torch's threads would spin for milliseconds after each operation, on the cores of what is timed next.
+bench: export OMP_WAIT_POLICY ?= passive
 bench: $(STAMP)
 	@rm -f build/bench.json
 	@set -e; for script in benchmarks/[!_]*.py; do echo "$$script"; $(BIN)/python "$$script"; done

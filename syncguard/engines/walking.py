@@ -19,6 +19,14 @@ _ATOMS: Final = (
     *(str, bytes, int, float, complex, type(None), type, enum.Enum),
     *(torch.dtype, torch.device, types.ModuleType, types.CodeType),
 )
+_PLAIN: Final = frozenset(
+    {str, bytes, int, bool, float, complex, type(None), torch.dtype, torch.device, torch.Size}
+)
+"""Types of most of what objects hold; told here by a lookup, since a walk meets thousands."""
+
+_HOOKS: Final = collections.OrderedDict
+"""What a module keeps its hooks in, mostly empty."""
+
 _OPAQUE: Final = frozenset({"torch", "threading", "logging", "concurrent", "asyncio", "numpy"})
 """Packages whose objects hold no state of a model."""
 
@@ -102,8 +110,14 @@ class Walk:
         prefix = f"{path}." if path else ""
         held = vars(module)
         self._remember(type(module))
-        plain = {name: value for name, value in held.items() if name not in _STORES}
-        self._later.extend(_Place(v, f"{prefix}{n}", "attribute") for n, v in sorted(plain.items()))
+        plain = [
+            (name, value)
+            for name, value in held.items()
+            if _may_hold(value) and name not in _STORES
+        ]
+        self._later.extend(
+            _Place(v, f"{prefix}{n}", "attribute") for n, v in sorted(plain, key=_label)
+        )
         for store, kind in _STORES.items():
             for name, value in sorted(held.get(store, {}).items()):
                 yield _Place(value, f"{prefix}{name}", kind)
@@ -184,12 +198,14 @@ def _function(function: types.FunctionType, path: str) -> Iterator[_Place]:
 
 def _fields(path: str, kind: str, fields: Mapping[str, object]) -> Iterator[_Place]:
     for name, value in sorted(fields.items()):
-        yield _Place(value, f"{path}.{name}", kind)
+        if _may_hold(value):
+            yield _Place(value, f"{path}.{name}", kind)
 
 
 def _items(path: str, kind: str, items: Iterable[tuple[str, object]]) -> Iterator[_Place]:
     for label, value in items:
-        yield _Place(value, f"{path}[{label}]", kind)
+        if _may_hold(value):
+            yield _Place(value, f"{path}[{label}]", kind)
 
 
 def _numbered(values: Iterable[object]) -> Iterator[tuple[str, object]]:
@@ -206,7 +222,17 @@ def _labelled(mapping: Mapping[Any, object]) -> list[tuple[str, object]]:
         label = str(key) if plain else type(key).__name__
         counts[label] += 1
         labelled.append((label if counts[label] == 1 else f"{label}#{counts[label]}", value))
-    return sorted(labelled, key=lambda item: item[0])
+    return sorted(labelled, key=_label)
+
+
+def _label(item: tuple[str, object]) -> str:
+    return item[0]
+
+
+def _may_hold(value: object) -> bool:
+    """Whether a value can lead to a tensor; no, if it is plain or an empty container of hooks."""
+    kind = type(value)
+    return kind not in _PLAIN and (kind is not _HOOKS or bool(value) or bool(vars(value)))
 
 
 def _qualified(cls: type) -> str:

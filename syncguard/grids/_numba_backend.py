@@ -7,6 +7,7 @@ do not survive a fork, and engines fork.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,10 @@ _BLOCKS_PER_THREAD = 1 << 17
 
 # The kernels know no float16. float32 holds it exactly; pieces of this size stay in cache.
 _CONVERTED_BLOCKS = 1 << 10
+
+# Results above this are no longer in a cache when they are read; to write them past it saves
+# reading what they overwrite.
+_STREAMED_BYTES = 32 << 20
 
 _WORDS = {torch.bfloat16: torch.int16, torch.float32: torch.int32, torch.uint8: torch.uint8}
 
@@ -50,11 +55,19 @@ def compare_blocks(
 
 def dequantize_blocks(elements: torch.Tensor, scales: torch.Tensor, out: torch.Tensor) -> None:
     """Dequantize `elements` [B, 32] uint8 and `scales` [B] uint8 into `out` [B, 32]."""
-    special, _ = _run(_numba_kernels.dequantize, elements, scales, out)
+    streams = out.nbytes > _STREAMED_BYTES and not out.data_ptr() % _numba_kernels.STREAM_ALIGNMENT
+    kernel = partial(_with_last, _numba_kernels.dequantize, True if streams else None)
+    special, _ = _run(kernel, elements, scales, out)
     if special.numel():
         own = out[special]
         _torch_kernels.dequantize_blocks(elements[special], scales[special], own)
         out[special] = own
+
+
+def _with_last(
+    kernel: Callable[..., tuple[int, int, int]], last: object, *arguments: object
+) -> tuple[int, int, int]:
+    return kernel(*arguments, last)
 
 
 def _run(

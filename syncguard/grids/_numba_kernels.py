@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 LANES = MXFP8.block_size
 
+STREAM_ALIGNMENT = 64
+"""Bytes, of a cache line; a block of the results is a whole number of them."""
+
 # Exponent fields of the smallest maximum and scale bytes of the smallest and largest scale that
 # are regular: below, an element or its product can be subnormal in the wide format.
 _LEAST_MAXIMUM = 20
@@ -141,11 +144,16 @@ class _Array:
         pointer = self._pointer(first, vector)
         return _Lanes(self.builder, self.builder.load(pointer, align=self.item.width // 8))
 
-    def store_block(self, block: Any, lanes: _Lanes) -> None:
+    def store_block(self, block: Any, lanes: _Lanes, *, stream: bool = False) -> None:
+        """Store a block; a stream goes past the caches, to an array that begins a cache line."""
         lanes = lanes.resize(self.item.width)
         first = self.builder.mul(block, ir.Constant(block.type, LANES))
         pointer = self._pointer(first, lanes.value.type)
-        self.builder.store(lanes.value, pointer, align=self.item.width // 8)
+        aligned = STREAM_ALIGNMENT if stream else self.item.width // 8
+        store = self.builder.store(lanes.value, pointer, align=aligned)
+        if stream:
+            marked = self.builder.module.add_metadata([ir.IntType(32)(1)])
+            store.set_metadata("nontemporal", marked)
 
     def load(self, index: Any) -> _Lanes:
         return _Lanes(self.builder, self.builder.load(self._pointer(index, self.item)))
@@ -277,7 +285,7 @@ def _compare_block(
 
 @intrinsic  # type: ignore[untyped-decorator]  # numba ships no types
 def _dequantize_block(
-    _: Any, elements: Any, scales: Any, out: Any, block: Any
+    _: Any, elements: Any, scales: Any, out: Any, block: Any, stream: Any
 ) -> tuple[Any, Callable[..., Any]]:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         source, source_scales, target = (
@@ -287,10 +295,10 @@ def _dequantize_block(
         values, special = _dequantize_lanes(
             source.load_block(arguments[3]), source_scales.load(arguments[3]), target.item.width
         )
-        target.store_block(arguments[3], values)
+        target.store_block(arguments[3], values, stream=not isinstance(stream, types.NoneType))
         return special.value
 
-    return types.boolean(elements, scales, out, block), generate
+    return types.boolean(elements, scales, out, block, stream), generate
 
 
 def _compile(function: Kernel) -> Kernel:
@@ -329,11 +337,14 @@ def compare(weight: Any, elements: Any, scales: Any, special: Any) -> Any:
 
 
 @_compile
-def dequantize(elements: Any, scales: Any, out: Any, special: Any) -> Any:
-    """Dequantize flat arrays, mark special blocks in `special`, return (their number, 0, 0)."""
+def dequantize(elements: Any, scales: Any, out: Any, special: Any, stream: Any) -> Any:
+    """Dequantize flat arrays, mark special blocks in `special`, return (their number, 0, 0).
+
+    With `stream`, of which only the type matters, results go past the caches; none keeps them.
+    """
     found = 0
     for block in range(scales.size):
-        if _dequantize_block(elements, scales, out, block):
+        if _dequantize_block(elements, scales, out, block, stream):
             special[block] = True
             found += 1
     return found, 0, 0

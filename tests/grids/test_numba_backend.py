@@ -6,6 +6,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
+
+from syncguard.grids import canary, dequantize, quantize
 
 
 def run(script: str) -> str:
@@ -80,3 +83,28 @@ def test_kernels_compile_where_nothing_can_be_cached(monkeypatch: pytest.MonkeyP
 
     assert _numba_kernels._compile(kernel)() == 3
     assert asked == [True, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("offset", [0, 32, 64])
+def test_results_that_go_past_the_caches_are_the_same(
+    dtype: torch.dtype, offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = pytest.importorskip("syncguard.grids._numba_backend")
+    elements, scales = quantize(canary())
+    expected = dequantize(elements, scales, dtype, backend="torch")
+    held = torch.empty(expected.numel() + 64, dtype=dtype)
+    start = -held.data_ptr() % 64 // held.itemsize + offset // held.itemsize
+    out = held[start : start + expected.numel()].view(expected.shape)
+    monkeypatch.setattr(backend, "_STREAMED_BYTES", 0)
+    asked: list[object] = []
+    kernel = backend._numba_kernels.dequantize
+
+    def told(*arguments: object) -> object:
+        asked.append(arguments[-1])
+        return kernel(*arguments)
+
+    monkeypatch.setattr(backend._numba_kernels, "dequantize", told)
+    dequantize(elements, scales, dtype, backend="numba", out=out)
+    assert torch.equal(out.view(torch.uint8), expected.view(torch.uint8))
+    assert asked == [True if offset != 32 else None]  # half a cache line cannot be streamed
