@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from syncguard.engines.walking import Walk
 from syncguard.fingerprint import fingerprint
@@ -92,10 +91,10 @@ class StorageReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Note the storages of the arguments and run the operator."""
-        for value in tree_leaves((args, kwargs or {})):
-            if isinstance(value, torch.Tensor):
-                self.note(value)
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        for tensor in _tensors((*args, *kwargs.values())):
+            self.note(tensor)
+        return func(*args, **kwargs)
 
     def note(self, tensor: torch.Tensor) -> None:
         """Note one tensor that is read in another way than by an operator."""
@@ -105,6 +104,15 @@ class StorageReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def paths(self, table: Iterable[StoredTensor]) -> frozenset[str]:
         """The paths of a storage table whose storages were read; what is empty is not read."""
         return frozenset(row.path for row in table if row.nbytes and row.storage in self.addresses)
+
+
+def _tensors(arguments: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """The tensors among an operator's arguments, and in the lists among them."""
+    for value in arguments:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
 
 
 def _parts(tensor: Any) -> Iterator[torch.Tensor]:

@@ -22,6 +22,7 @@ _FILES: Final = ("transfer", "extension")
 _CORE_AWAY: Final = {"process": "own"}
 _CORE: Final = frozenset(
     {
+        ("tiny-qwen3", "none", "transfer"),
         ("tiny-qwen3", "mxfp8", "transfer"),
         ("tiny-qwen3-tied", "none", "transfer"),
         ("tiny-qwen3-moe", "mxfp8", "transfer"),

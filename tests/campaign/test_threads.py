@@ -25,7 +25,10 @@ for _, result in pool.run_jobs([1, 2], busy, workers=1, timeout_s=float(sys.argv
 
 @pytest.mark.parametrize(
     ("threads", "limit", "told"),
-    [("ended", "60", "{'threads': 2}\n" * 2), ("kept", "1", "no result within 1 s\n" * 2)],
+    [
+        ("ended", "60", "{'threads': 2}\n" * 2),
+        pytest.param("kept", "1", "no result within 1 s\n" * 2, marks=pytest.mark.slow),
+    ],
 )
 def test_a_child_may_compute_in_threads_after_its_parent_has(
     threads: str, limit: str, told: str

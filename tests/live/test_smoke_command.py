@@ -53,12 +53,14 @@ def test_mxfp8_passes_every_condition(path: str, tmp_path: Path) -> None:
     assert report["environment"]["engine"]["kernels"].startswith("Mxfp8OnlineLinearMethod/")
 
 
+@pytest.mark.slow
 def test_bf16_passes_every_condition(tmp_path: Path) -> None:
     ran, report = smoke("--quantization", "none", folder=tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert all(statuses(report, f"C{number}") == {"pass"} for number in range(1, 8))
 
 
+@pytest.mark.slow
 def test_a_tied_head_fails_c3_and_is_named(tmp_path: Path) -> None:
     ran, report = smoke(
         "--model", "tiny-qwen3-tied", "--quantization", "none", "--syncs", "2", folder=tmp_path

@@ -50,7 +50,6 @@ def test_core_passes_but_for_what_is_known(engine: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_script_finds_its_fault(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(FINDINGS["vllm_bf16_experts"].script)
