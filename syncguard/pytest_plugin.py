@@ -124,14 +124,14 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return str(checked(config)) if _asked_for(config) else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Check the arguments of markers.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Check the arguments of markers; where a worker would break, its tests fail later.
 
     Raises:
         pytest.UsageError: A marker cannot be followed.
     """
     marked = [item for item in items if any(map(item.get_closest_marker, _MARKED))]
-    if marked:
+    if marked and not hasattr(config, "workerinput"):
         from syncguard.plugin.markers import check_markers
 
         check_markers(marked)
@@ -139,6 +139,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a GPU that is not there."""
+    if hasattr(item.config, "workerinput") and any(map(item.get_closest_marker, _MARKED)):
+        from syncguard.plugin.markers import fail_if_wrong
+
+        fail_if_wrong(item)
     if item.get_closest_marker("syncguard_hw") is not None:
         from syncguard.plugin.markers import skip_without_hardware
 
@@ -154,6 +158,13 @@ def pytest_runtest_makereport(
     if found is not None:
         found.describe(item)
     report = yield
+    guard = getattr(item, "funcargs", {}).get("syncguard_guard")
+    if report.when == "call" and report.passed and guard is not None and not guard.used:
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{item.nodeid} takes syncguard_guard and never syncs, so it checks nothing\n"
+            "  what to do: call its sync() or judge(), or take syncguard_engine alone"
+        )
     if _uses_syncguard(item):
         report.__dict__["syncguard"] = found.drained() if found is not None else ""
     return report
@@ -191,13 +202,13 @@ def pytest_terminal_summary(
 @pytest.fixture(scope="session")
 def syncguard_learner(pytestconfig: pytest.Config) -> "Learner":
     """The learner, built once for each worker; define this fixture anew to bring your own."""
-    return sides(pytestconfig).learner
+    return _made(pytestconfig)[0]
 
 
 @pytest.fixture(scope="session")
 def syncguard_engine(pytestconfig: pytest.Config) -> "Engine":
     """The engine, started once for each worker; define this fixture anew to bring your own."""
-    return sides(pytestconfig).engine
+    return _made(pytestconfig)[1]
 
 
 @pytest.fixture
@@ -259,6 +270,18 @@ def recorder(config: pytest.Config) -> "Recorder":
 
         config.stash[_RECORDER] = Recorder()
     return config.stash[_RECORDER]
+
+
+def _made(config: pytest.Config) -> "tuple[Learner, Engine]":
+    """Both sides; what keeps them from being made is the user's to mend, so text is enough."""
+    from syncguard.errors import SyncguardError
+
+    try:
+        pair = sides(config)
+        return pair.learner, pair.engine
+    except SyncguardError as error:
+        told = str(error)
+    pytest.fail(f"syncguard: {told}", pytrace=False)
 
 
 def _asked_for(config: pytest.Config) -> bool:

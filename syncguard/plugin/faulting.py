@@ -1,11 +1,12 @@
 """The fixture that arms faults of the library."""
 
 import contextlib
+import difflib
 from collections.abc import Iterator
 
 import pytest
 
-from syncguard.faults import FAULTS, World
+from syncguard.faults import FAULTS, Fault, World
 from syncguard.protocols import Engine, Learner
 
 __all__ = ["ArmedFaults"]
@@ -28,7 +29,7 @@ class ArmedFaults:
         Raises:
             KeyError: There is no such fault.
         """
-        return FAULTS[name].sites_in(self.world)
+        return _known(name).sites_in(self.world)
 
     @contextlib.contextmanager
     def armed(self, name: str, site: str = "") -> Iterator[World]:
@@ -43,7 +44,7 @@ class ArmedFaults:
         Raises:
             KeyError: There is no such fault, or no such site.
         """
-        fault = FAULTS[name]
+        fault = _known(name)
         sites = self.sites(name)
         if not sites:
             pytest.skip(lacking(fault.seam, self.world.engine.name))
@@ -53,6 +54,14 @@ class ArmedFaults:
             yield self.world
         if self.world.fired == fired:
             pytest.fail(f"fault {name!r} at {chosen} changed nothing, so it proves nothing")
+
+
+def _known(name: str) -> Fault:
+    if name not in FAULTS:
+        close = difflib.get_close_matches(name, FAULTS, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise KeyError(f"there is no fault {name!r}{hint} `syncguard list faults` shows them")
+    return FAULTS[name]
 
 
 def lacking(seam: str, engine: str) -> str:

@@ -92,12 +92,16 @@ class GuardedSyncs:
         session: The syncs of the two sides.
         recorder: Keeps verdicts for the report.
         conditions: Identifiers of the conditions that the test checks; empty for all.
+
+    Attributes:
+        used: Whether the test has synced.
     """
 
     def __init__(self, session: Session, recorder: Recorder, conditions: Sequence[str]) -> None:
         self._session = session
         self._recorder = recorder
         self.conditions = tuple(conditions)
+        self.used = False
 
     @property
     def learner(self) -> Learner:
@@ -122,6 +126,7 @@ class GuardedSyncs:
             A verdict for every check, and the one on observability.
         """
         __tracebackhide__ = True
+        self.used = True
         summary, verdicts = self._session.sync(self.conditions, **arguments)
         self._session.record(self._recorder, summary, verdicts, self.conditions)
         enforce(
@@ -137,6 +142,7 @@ class GuardedSyncs:
 
         For syncs that are wrong on purpose, such as one with a fault armed.
         """
+        self.used = True
         return self._session.sync(self.conditions, **arguments)[1]
 
 

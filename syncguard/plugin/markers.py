@@ -7,7 +7,7 @@ import pytest
 
 from syncguard.conditions import CONDITIONS
 
-__all__ = ["check_markers", "conditions_of", "skip_without_hardware"]
+__all__ = ["check_markers", "conditions_of", "fail_if_wrong", "skip_without_hardware"]
 
 
 def conditions_of(item: pytest.Item) -> tuple[str, ...]:
@@ -36,6 +36,14 @@ def check_markers(items: Sequence[pytest.Item]) -> None:
                 f"{item.nodeid}: marker syncguard: there is no condition {unknown[0]!r}{hint} "
                 f"Known: {', '.join(CONDITIONS)}"
             )
+
+
+def fail_if_wrong(item: pytest.Item) -> None:
+    """Fail a test whose markers cannot be followed; a worker has no other way to say it."""
+    try:
+        check_markers([item])
+    except pytest.UsageError as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 def skip_without_hardware(item: pytest.Item) -> None:

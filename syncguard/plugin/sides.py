@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from syncguard.checkpoints import Checkpoint
-from syncguard.errors import UsageError
+from syncguard.errors import SyncguardError, UsageError
 from syncguard.plugin.options import Options
 from syncguard.plugin.topologies import parse_topology
 from syncguard.protocols import Engine, Learner, lacking
@@ -69,7 +69,20 @@ class Sides:
             pair[1].close()
 
     def _made(self) -> Pair:
-        self._pair = self._pair or make_pair(self.options)
+        """The pair; what goes wrong in somebody's own factory is no defect of ours."""
+        try:
+            self._pair = self._pair or make_pair(self.options)
+        except SyncguardError:
+            raise
+        except (Exception, SystemExit) as error:  # the user's code, which may raise anything
+            if self.options.engine in ENGINES:
+                raise
+            raise UsageError(
+                f"engine {self.options.engine!r} did not start\n"
+                f"  got: {type(error).__name__}: {error}\n"
+                "  what to do: mend its factory, whose parameters are any of checkpoint, model, "
+                "quantization, path and seed"
+            ) from error
         return self._pair
 
 

@@ -90,6 +90,27 @@ def test_a_factory_that_gives_no_engine(running: Running) -> None:
     )
 
 
+def test_a_factory_that_fails_is_told_without_a_traceback(running: Running) -> None:
+    result = running(
+        "def test_sync(syncguard_guard): pass",
+        "--syncguard-engine=mine:make",
+        mine="""
+        def make(seed):
+            raise RuntimeError("no memory")
+        """,
+    )
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "syncguard: engine 'mine:make' did not start",
+            "  got: RuntimeError: no memory",
+            "  what to do: mend its factory, whose parameters are any of checkpoint, model, *",
+        ]
+    )
+    assert "Traceback" not in result.stdout.str()
+    assert "plugin/sides.py" not in result.stdout.str()
+
+
 def test_the_engine_is_started_once_and_closed_at_the_end(running: Running) -> None:
     result = running(
         """

@@ -50,13 +50,22 @@ def test_a_fault_that_changes_nothing_fails_the_test(running: Running) -> None:
     result.stdout.fnmatch_lines(["*'stale-packed-head' at lm_head.packed changed nothing*"])
 
 
-@pytest.mark.parametrize("call", ["'no-such-fault'", "'stale-packed-head', 'no.such.site'"])
-def test_wrong_names(running: Running, call: str) -> None:
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("'stale-packed-hat'", "no fault 'stale-packed-hat'; did you mean stale-packed-head?"),
+        ("'nope'", "no fault 'nope' `syncguard list faults` shows them"),
+        ("'stale-packed-head', 'no.such.site'", "no.such.site"),
+    ],
+)
+def test_wrong_names(running: Running, call: str, said: str) -> None:
     result = running(f"""
     import pytest
+    import re
 
     def test_fault(syncguard_faults):
-        with pytest.raises(KeyError, match="no"), syncguard_faults.armed({call}):
+        said = re.escape({said!r})
+        with pytest.raises(KeyError, match=said), syncguard_faults.armed({call}):
             raise AssertionError
     """)
     result.assert_outcomes(passed=1)

@@ -166,3 +166,27 @@ def test_own_sides_take_the_place_of_the_options(running: Running, fixture: str)
     """.replace("FIXTURE", fixture)
     )
     result.assert_outcomes(passed=1)
+
+
+def test_a_test_that_never_syncs_checks_nothing(running: Running) -> None:
+    result = running(
+        """
+        import pytest
+
+        def test_idle(syncguard_guard):
+            assert syncguard_guard.engine
+
+        def test_skipped(syncguard_guard):
+            pytest.skip("not here")
+
+        def test_judges(syncguard_guard):
+            assert syncguard_guard.judge()
+        """
+    )
+    result.assert_outcomes(failed=1, skipped=1, passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "test_it.py::test_idle takes syncguard_guard and never syncs, so it checks nothing",
+            "  what to do: call its sync() or judge(), or take syncguard_engine alone",
+        ]
+    )

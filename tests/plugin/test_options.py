@@ -91,6 +91,25 @@ def test_wrong_markers(running: Running, marker: str, told: str) -> None:
     result.stderr.fnmatch_lines([f"ERROR: test_it.py::test_nothing: {told}"])
 
 
+def test_a_wrong_marker_fails_its_test_where_a_worker_collects(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_it="""
+        import pytest
+
+        @pytest.mark.syncguard(conditions="C33")
+        def test_wrong():
+            pass
+
+        def test_right():
+            pass
+        """
+    )
+    result = pytester.runpytest_subprocess("-n1", "-pno:randomly")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*marker syncguard: there is no condition 'C33'*"])
+    assert "INTERNALERROR" not in result.stdout.str()
+
+
 def test_the_head_of_the_run_says_what_is_checked(running: Running) -> None:
     result = running(NOTHING, "--syncguard-model=experts=4", "--syncguard-seed=7")
     result.stdout.fnmatch_lines(["syncguard: engine stub of experts=4, seed 7"])
