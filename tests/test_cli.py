@@ -199,6 +199,16 @@ def test_a_path_that_cannot_be_written_is_told_before_the_run(
     assert asked == []
 
 
+def test_two_outputs_cannot_have_one_path(
+    run: Run, asked: list[SmokeOptions], tmp_path: Path
+) -> None:
+    ran = run("smoke", "--json", str(tmp_path / "x"), "--report-dir", str(tmp_path / "." / "x"))
+    assert ran.code == 2
+    assert "--json and --report-dir both name" in ran.err
+    assert asked == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_disk_that_fills_up_costs_no_verdict(
     run: Run, asked: list[SmokeOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from syncguard.cli.errors import exit_codes
+from syncguard.errors import UsageError
 from syncguard.report import exit_code
 from syncguard.reporting import Broadcast, Listener, ReportFile, ReportFolder, Terminal
 from syncguard.reporting.terminal import standard_console
@@ -119,6 +120,8 @@ def smoke(
     not be checked; 4 internal error, or a --fault that changed nothing; 130 interrupted.
     """
     with exit_codes(), contextlib.ExitStack() as closing:
+        if json is not None and report_dir is not None and json.resolve() == report_dir.resolve():
+            raise UsageError(f"--json and --report-dir both name {str(json)!r}; give two paths")
         terminal = Terminal(standard_console(), standard_console(stderr=True), strict)
         closing.callback(terminal.close)
         listeners: list[Listener] = [terminal]

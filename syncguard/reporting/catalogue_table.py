@@ -11,10 +11,10 @@ from syncguard.catalogue import Entry, Explanation
 
 __all__ = ["entry_table", "explained"]
 
-_HEADINGS: Final = {"name": ""}
+_HEADINGS: Final = {"name": "", "core": "kind"}
 _TOLD: Final = {
-    "core": {False: "extension"},
-    "installed": {False: "not installed"},
+    "core": {True: "core", False: "extension"},
+    "installed": {True: "yes", False: "no"},
     "reference": {True: "reference"},
 }
 _UNLISTED: Final = ("claimed_by", "met", "needs", "seam", "silent")
@@ -22,7 +22,7 @@ _UNLISTED: Final = ("claimed_by", "met", "needs", "seam", "silent")
 
 
 def entry_table(entries: Iterable[Entry]) -> RenderableType:
-    """A row for each entry; what is true of most is not said."""
+    """A row for each entry."""
     rows = list(entries)
     columns = [key for key in (rows[0] if rows else ()) if key not in _UNLISTED]
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")

@@ -24,8 +24,9 @@ def script_of(name: str, cells: Sequence[SurveyCell]) -> str:
         close = difflib.get_close_matches(name, [*known, *FINDINGS], n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise UsageError(
-            f"--repro {name!r} is no cell{hint}\n  expected: a cell where something is known to "
-            f"fail: {', '.join(known)}"
+            f"--repro {name!r} is neither a cell nor a finding{hint}\n"
+            f"  expected: a finding: {', '.join(FINDINGS)}\n"
+            f"  or a cell where one is known to show: {', '.join(known)}"
         )
     if not found.finding:
         raise UsageError(

@@ -109,7 +109,10 @@ def test_script_is_found_by_cell_and_by_finding() -> None:
     cells = cells_of()
     by_cell = script_of("vllm/qwen3-tied/none/reload", cells)
     assert by_cell == script_of("vllm_tied_head", cells)
-    with pytest.raises(UsageError, match=r"is no cell; did you mean 'vllm/qwen3-moe/none/reload'"):
+    with pytest.raises(UsageError) as wrong:
         script_of("vllm/qwen3-moe/non/reload", cells)
+    told = str(wrong.value)
+    assert "is neither a cell nor a finding; did you mean 'vllm/qwen3-moe/none/reload'" in told
+    assert "expected: a finding: sglang_disk_rollback, " in told
     with pytest.raises(UsageError, match="nothing is known to fail in this cell"):
         script_of("vllm/qwen3/none/reload", cells)
