@@ -76,6 +76,10 @@ class Ledger:
                 setattr(parameter, _attribute(parameter), loader)
         self._restore.clear()
 
+    def unfolded(self) -> list[str]:
+        """Modules for which data has been staged that is not folded back yet."""
+        return []
+
     def _follow(
         self, weights: Iterable[tuple[str, torch.Tensor]], names: list[str]
     ) -> Iterator[tuple[str, torch.Tensor]]:

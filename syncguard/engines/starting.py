@@ -1,11 +1,29 @@
-"""What the start of any engine needs: few files left behind, no collection among its objects."""
+"""What the start of any engine needs: few files left, no collection of objects, cores for ranks."""
 
 import contextlib
 import gc
+import os
 import tempfile
 from collections.abc import Iterator
 
-__all__ = ["quiet_collector", "temporary_files_in"]
+from syncguard.errors import UsageError
+
+__all__ = ["one_core_each", "quiet_collector", "temporary_files_in"]
+
+
+def one_core_each(ranks: int) -> str:
+    """A core for each rank, as engines want to be told; by themselves they look for NUMA nodes.
+
+    Raises:
+        UsageError: There are fewer cores than ranks.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < ranks:
+        raise UsageError(
+            f"{ranks} ranks need a core each, and this process may use {len(cores)}\n"
+            "  what to do: run with fewer ranks, or on a larger machine"
+        )
+    return "|".join(str(core) for core in cores[:ranks])
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """The adapter of a live SGLang engine."""
 
 import contextlib
+import functools
 import shutil
 import tempfile
 import time
@@ -12,22 +13,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from syncguard.engines.ranked import RankedEngine
+from syncguard.engines.ranks import Ranks
 from syncguard.engines.sglang.equivalent import EQUIVALENT
 from syncguard.engines.sglang.launch import CUSTOM_LOADER, QUANTIZATIONS
 from syncguard.engines.sglang.names import engine_name
 from syncguard.engines.starting import temporary_files_in
 from syncguard.errors import UsageError
 from syncguard.observations import (
-    EngineLayer,
-    GraphReads,
-    ProbeOutput,
-    ProbeTurn,
     QuantizedCanary,
-    Rederivation,
-    StoredTensor,
     SyncRecord,
-    Unreadable,
-    WeightPrint,
 )
 from syncguard.seams import Seams
 
@@ -43,9 +38,7 @@ class Form(Protocol):
 
     model: Any
     session: Any
-
-    def observe(self, name: str, *args: Any) -> Any:
-        """Ask the `syncguard.engines.sglang.observer.Observer` where the tensors live."""
+    ranks: Ranks
 
     def generate(
         self, prompts: Sequence[Sequence[int]], tokens: int, seed: int
@@ -56,7 +49,7 @@ class Form(Protocol):
         """End what it started."""
 
 
-class SglangEngine:
+class SglangEngine(RankedEngine):
     """A live SGLang on a CPU: a model runner in this process, or a whole engine.
 
     Loader, quantization method, session and forward are SGLang's. GPU kernels of the MXFP8 path
@@ -73,6 +66,7 @@ class SglangEngine:
         served: Whether to start SGLang's engine with a scheduler process of its own, which takes
             requests and updates as it does in production. It ends this process when one of its
             own dies: see `syncguard.engines.hosting`.
+        ranks: Tensor-parallel ranks; several have a scheduler process each.
     """
 
     name = "sglang"
@@ -87,6 +81,7 @@ class SglangEngine:
         load_format: str = "dummy",
         seed: int = 0,
         served: bool = False,
+        ranks: int = 1,
     ) -> None:
         if path not in PATHS:
             raise UsageError(f"unknown sync path {path!r}; known: {', '.join(PATHS)}")
@@ -99,10 +94,12 @@ class SglangEngine:
         self._record: SyncRecord | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="syncguard-sglang-")
         with temporary_files_in(self._folder.name):
-            form = _form(served)
+            form = _form(served=served or ranks > 1, ranks=ranks)
             self._form: Form = form(checkpoint, quantization, exclude, load_format, seed)
         self._model = self._form.model
         self._session = self._form.session
+        self._count = ranks
+        self._observe_by(self._form.ranks)
 
     @property
     def wire(self) -> str:
@@ -120,16 +117,12 @@ class SglangEngine:
             "device": "cpu",
             "quantization": self._quantization,
             "path": self._path,
+            "ranks": str(self._count),
             "kernels": ", ".join(sorted(kernels)),
         }
         if "stand-in" in found["kernels"]:
             found["stand-ins"] = "GPU kernels are stand-ins: verdicts speak of the life cycle"
         return found
-
-    def layers(self) -> Sequence[EngineLayer]:
-        """See `syncguard.protocols.Engine`."""
-        layers: Sequence[EngineLayer] = self._form.observe("layers")
-        return layers
 
     def begin(self, number: int, version: str) -> None:
         """See `syncguard.protocols.Engine`."""
@@ -142,7 +135,7 @@ class SglangEngine:
             self._disk = Path(tempfile.mkdtemp(dir=self._folder.name))
         else:
             self._session.begin()
-        self._form.observe("follow_loading")
+        self._ranks.ask("open_ledger")
 
     def send(self, bucket: Sequence[tuple[str, torch.Tensor]]) -> None:
         """See `syncguard.protocols.Engine`."""
@@ -172,8 +165,7 @@ class SglangEngine:
             shutil.rmtree(self._disk)
         else:
             self._session.end()
-        record.buckets, record.loaded = self._form.observe("loaded")
-        record.seconds = time.perf_counter() - self._began
+        self._close_ledger(record)
         record.served_version = self.version()
         return record
 
@@ -186,11 +178,6 @@ class SglangEngine:
         """See `syncguard.protocols.EngineExtras`: a session that brings nothing."""
         self._session.begin()
         self._session.end()
-
-    def preserved(self) -> Mapping[str, int]:
-        """See `syncguard.protocols.EngineExtras`."""
-        made: Mapping[str, int] = self._form.observe("preserved")
-        return made
 
     def equivalent_faults(self) -> Mapping[str, str]:
         """See `syncguard.protocols.EngineExtras`."""
@@ -209,70 +196,18 @@ class SglangEngine:
         assert self._record is not None, "begin() comes first"  # noqa: S101
         record = self._record
         record.error = error
-        record.buckets, record.loaded = self._form.observe("loaded")
-        record.seconds = time.perf_counter() - self._began
+        self._close_ledger(record)
         return record
 
-    def poison(self, pattern: int) -> Mapping[str, int]:
-        """See `syncguard.protocols.Engine`."""
-        made: Mapping[str, int] = self._form.observe("poison", pattern)
-        return made
-
-    def weight_prints(self) -> Mapping[str, WeightPrint | Unreadable]:
-        """See `syncguard.protocols.Engine`."""
-        made: Mapping[str, WeightPrint | Unreadable] = self._form.observe("weight_prints")
-        return made
-
-    def probe_exact(self) -> Mapping[str, WeightPrint | Unreadable]:
-        """See `syncguard.protocols.Engine`."""
-        made: Mapping[str, WeightPrint | Unreadable] = self._form.observe("probe_exact")
-        return made
-
-    def probe_random(self, rows: int, seed: int) -> Sequence[ProbeOutput]:
-        """See `syncguard.protocols.Engine`."""
-        made: Sequence[ProbeOutput] = self._form.observe("probe_random", rows, seed)
-        return made
-
-    def probe_blocks(self, turns: Mapping[str, ProbeTurn]) -> Sequence[ProbeOutput]:
-        """See `syncguard.protocols.Engine`."""
-        made: Sequence[ProbeOutput] = self._form.observe("probe_blocks", turns)
-        return made
-
-    def rederive(self) -> Sequence[Rederivation]:
-        """See `syncguard.protocols.Engine`."""
-        made: Sequence[Rederivation] = self._form.observe("rederive")
-        return made
-
-    def storage(self) -> Sequence[StoredTensor]:
-        """See `syncguard.protocols.Engine`."""
-        made: Sequence[StoredTensor] = self._form.observe("storage")
-        return made
-
-    def graph_reads(self) -> GraphReads:
-        """See `syncguard.protocols.Engine`."""
-        self._form.observe("record_reads")
-        try:
-            self.generate([[1, 2, 3]], tokens=2, seed=0)
-        finally:
-            reads: GraphReads = self._form.observe("recorded_reads")
-        return reads
-
-    def state(self) -> Mapping[str, int]:
-        """See `syncguard.protocols.Engine`."""
-        made: Mapping[str, int] = self._form.observe("state")
-        return made
-
     def quantize_canary(self) -> QuantizedCanary | None:
-        """See `syncguard.protocols.Engine`; serialized weights meet no quantizer of SGLang."""
+        """See `syncguard.protocols.Engine`; serialized weights meet no quantizer of SGLang.
+
+        All ranks run the same code, so the first one is asked.
+        """
         if self._quantization != "mxfp8-online":
             return None
-        made: QuantizedCanary = self._form.observe("quantize_canary")
-        return made
-
-    def fetch_rows(self, weight: str, rows: Sequence[int]) -> Mapping[str, torch.Tensor]:
-        """See `syncguard.protocols.Engine`."""
-        made: Mapping[str, torch.Tensor] = self._form.observe("fetch_rows", weight, rows)
-        return made
+        canary: QuantizedCanary = self._ranks.ask("quantize_canary")[0]
+        return canary
 
     def generate(
         self, prompts: Sequence[Sequence[int]], tokens: int, seed: int
@@ -286,11 +221,11 @@ class SglangEngine:
         self._folder.cleanup()
 
 
-def _form(served: bool) -> Callable[..., Form]:
+def _form(*, served: bool, ranks: int) -> Callable[..., Form]:
     if served:
         from syncguard.engines.sglang.served import Served
 
-        return Served
+        return functools.partial(Served, ranks=ranks)
     from syncguard.engines.sglang.inprocess import InProcess
 
     return InProcess

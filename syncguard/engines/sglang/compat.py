@@ -7,11 +7,13 @@ from typing import Any
 
 __all__ = [
     "extend_to",
+    "group_of",
     "has_sessions",
     "initialize_layers",
     "make_forward_batch",
     "make_updater",
     "publish",
+    "rank_of",
     "reuse_groups",
     "route_natively",
     "tolerate_rows_of_blocks",
@@ -38,6 +40,13 @@ def publish(arguments: Any) -> None:
     context.publish(arguments, role="scheduler", ranks=ranks)
 
 
+def rank_of(runner: Any) -> int:
+    """The tensor-parallel rank of a model runner."""
+    if hasattr(runner, "tp_rank"):
+        return int(runner.tp_rank)
+    return int(importlib.import_module("sglang.srt.runtime_context").get_parallel().tp_rank)
+
+
 def reuse_groups() -> None:
     """Let a second engine of this process use what the first has set up for all of it."""
     bootstrap: Any = importlib.import_module("sglang.srt.distributed.bootstrap")
@@ -62,6 +71,15 @@ def has_sessions() -> bool:
     return hasattr(
         importlib.import_module(_MANAGER).SchedulerWeightUpdaterManager, "begin_weight_update"
     )
+
+
+def group_of(layer: Any) -> tuple[int, int]:
+    """The tensor-parallel rank of a linear layer, and how many share it."""
+    if hasattr(layer, "tp_size"):  # until 0.5.22
+        return layer.tp_rank, layer.tp_size
+    distributed: Any = importlib.import_module("sglang.srt.distributed.utils")
+    rank, ranks = distributed.get_group_rank_size(layer.tp_group)
+    return int(rank), int(ranks)
 
 
 def extend_to(request: Any, end: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from syncguard.engines.ranks import LocalRank, Ranks
 from syncguard.engines.sglang.launch import start_runner
 
 __all__ = ["InProcess"]
@@ -25,6 +26,7 @@ class InProcess:
     Attributes:
         model: The live model.
         session: Its weight updates.
+        ranks: What can be asked of its one rank.
     """
 
     def __init__(
@@ -43,15 +45,11 @@ class InProcess:
         from syncguard.engines.sglang.session import Session
 
         self.model = self._runner.model
-        self._observer = Observer(self._runner)
+        self.ranks: Ranks = LocalRank(Observer(self._runner))
         self.session = Session(self._ask, lambda payload: [payload])
         group = get_parallel().tp_group.cpu_group
         scheduler = _Scheduler(self.session)
         self._manager: Any = compat.make_updater(_Worker(self._runner), scheduler, group)
-
-    def observe(self, name: str, *args: Any) -> Any:
-        """Make one of the observer's observations."""
-        return getattr(self._observer, name)(*args)
 
     def generate(
         self, prompts: Sequence[Sequence[int]], tokens: int, seed: int

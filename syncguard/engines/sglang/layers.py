@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from syncguard.engines import held
 from syncguard.engines.held import Held, dtype_of, grid_of
+from syncguard.engines.placing import Cut, placed
+from syncguard.engines.sglang import compat
 from syncguard.engines.sglang.experts import is_experts
 from syncguard.engines.sglang.standins import mm_mxfp8
 from syncguard.observations import EngineLayer
@@ -30,13 +32,22 @@ _FUSED: Final = MappingProxyType(
 def held_weights(model: Any) -> Iterator[Held]:
     """Every weight of the learner that the model holds, fused parameters taken apart.
 
-    A tied head is the embedding's module under another path, and is given for both.
+    A tied head is the embedding's module under another path, and is given for both. On a
+    tensor-parallel rank each comes with the rectangle that it is.
     """
+    from sglang.srt.layers import linear
+
+    cut = Cut(linear, compat.group_of, _experts_group)
     for path, module in model.named_modules(remove_duplicate=False):
         if is_experts(module):
-            yield from held.held_experts(path, module, path)
+            found = held.held_experts(path, module, path)
         else:
-            yield from _dense(path, module)
+            found = _dense(path, module)
+        yield from placed(found, cut)
+
+
+def _experts_group(module: Any) -> tuple[int, int]:
+    return module.moe_tp_rank, module.moe_tp_size
 
 
 def _dense(path: str, module: Any) -> Iterator[Held]:

@@ -1,10 +1,10 @@
-"""A whole engine of SGLang: its own scheduler process, its requests, its update sessions.
+"""A whole engine of SGLang: its own scheduler processes, its requests, its update sessions.
 
-What is observed is observed in the scheduler, which is asked through SGLang's own remote calls.
+What is observed is observed in the schedulers, one for each tensor-parallel rank.
 """
 
 import functools
-import tempfile
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from syncguard._libraries import quiet
-from syncguard.engines.carrying import from_bytes
+from syncguard.engines.ranks import Ranks
 from syncguard.engines.sglang.fakes import importing
 from syncguard.engines.sglang.launch import engine_arguments, require_engine
+from syncguard.engines.sglang.ranks import SchedulerRanks, call_through
 from syncguard.engines.sglang.session import Session
+from syncguard.engines.starting import one_core_each
 
 __all__ = ["Served"]
 
@@ -30,10 +32,12 @@ class Served:
         exclude: Linear layers that are left unquantized.
         load_format: SGLang's.
         seed: Of SGLang.
+        ranks: Tensor-parallel ranks, each in a scheduler process of its own.
 
     Attributes:
         model: None: it is not in this process.
         session: Its weight updates.
+        ranks: What can be asked of its ranks.
     """
 
     model = None
@@ -45,9 +49,13 @@ class Served:
         exclude: Sequence[str],
         load_format: str,
         seed: int,
+        ranks: int = 1,
     ) -> None:
+        if ranks > 1:
+            os.environ["SGLANG_CPU_OMP_THREADS_BIND"] = one_core_each(ranks)
         require_engine()
         told = engine_arguments(checkpoint, quantization, exclude, load_format, seed)
+        self._count = ranks
         with quiet(), importing():
             from sglang.srt.entrypoints.engine import Engine
 
@@ -59,24 +67,9 @@ class Served:
                 )
                 run_detokenizer_process_func = staticmethod(workers.run_detokenizer)
 
-            self._engine = Observed(**told)
+            self._engine = Observed(**told, tp_size=ranks)
         self.session = Session(self._ask, self._pack)
-
-    def observe(self, name: str, *args: Any) -> Any:
-        """Make one of the observer's observations, in the scheduler."""
-        with tempfile.TemporaryDirectory() as folder:
-            answer = Path(folder) / "answer"
-            call = functools.partial(
-                self._engine.collective_rpc,
-                "syncguard_observe",
-                observation=name,
-                given=list(args),
-                answer=str(answer),
-            )
-            # The call blocks for ever if the scheduler dies, which only a running loop is told.
-            loop = self._engine.loop
-            loop.run_until_complete(loop.run_in_executor(None, call))
-            return from_bytes(answer.read_bytes())
+        self.ranks: Ranks = SchedulerRanks(call_through(self._engine), self._engine.loop, ranks)
 
     def generate(
         self, prompts: Sequence[Sequence[int]], tokens: int, seed: int
@@ -107,7 +100,7 @@ class Served:
     def _pack(self, payload: Any) -> list[Any]:
         from sglang.srt.utils import MultiprocessingSerializer
 
-        return [MultiprocessingSerializer.serialize(payload)]
+        return [MultiprocessingSerializer.serialize(payload) for _ in range(self._count)]
 
 
 def _scored(told: Any) -> tuple[list[int], NDArray[np.float64]]:

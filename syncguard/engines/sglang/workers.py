@@ -6,10 +6,12 @@ imported this module: so the fakes are there from here on, until SGLang has load
 
 import contextlib
 import multiprocessing
-from pathlib import Path
 from typing import Any, Final
 
+from syncguard.engines.ranks import reply
+from syncguard.engines.sglang import compat
 from syncguard.engines.sglang.fakes import importing
+from syncguard.engines.sglang.ranks import answer_in
 
 __all__ = ["run_detokenizer", "run_scheduler"]
 
@@ -51,13 +53,15 @@ def run_scheduler(*args: Any, quantization: str, **kwargs: Any) -> None:
     scheduler.run_scheduler_process(*args, **kwargs)
 
 
-def _observe(self: Any, observation: str, given: list[Any], answer: str) -> None:
-    """Make an observation, and leave it in a file: a remote call returns nothing."""
-    from syncguard.engines.carrying import to_bytes
+def _observe(self: Any, request: int, world: int, folder: str) -> None:
+    """Make one observation of this rank; see `syncguard.engines.sglang.ranks`."""
     from syncguard.engines.sglang.observer import Observer
 
-    observer = getattr(self, "syncguard_observer", None)
-    if observer is None:
-        observer = self.syncguard_observer = Observer(self.tp_worker.model_runner)
-    made = getattr(observer, observation)(*given)
-    Path(answer).write_bytes(to_bytes(made))
+    runner = self.tp_worker.model_runner
+    rank = compat.rank_of(runner)
+
+    def observer() -> Observer:
+        made: Observer = vars(self).setdefault("syncguard_observer", Observer(runner, rank, world))
+        return made
+
+    answer_in(folder, rank, lambda name, given: reply(observer, request, rank, name, given))

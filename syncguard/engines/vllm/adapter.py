@@ -14,22 +14,15 @@ import torch
 from numpy.typing import NDArray
 
 from syncguard.engines.buckets import write_bucket
-from syncguard.engines.merging import merge_prints, merge_rows
+from syncguard.engines.ranked import RankedEngine
+from syncguard.engines.ranks import LocalRank, Ranks
 from syncguard.engines.starting import temporary_files_in
 from syncguard.engines.vllm.launch import EXCLUDED, QUANTIZATIONS, start
 from syncguard.engines.vllm.output import output_of_workers
 from syncguard.errors import Unsupported, UsageError
 from syncguard.observations import (
-    EngineLayer,
-    GraphReads,
-    ProbeOutput,
-    ProbeTurn,
     QuantizedCanary,
-    Rederivation,
-    StoredTensor,
     SyncRecord,
-    Unreadable,
-    WeightPrint,
 )
 from syncguard.seams import Seams
 
@@ -46,7 +39,7 @@ _ALIVE: Final[list[Any]] = []
 """An engine that is collected tears down the process groups of all others in the process."""
 
 
-class VllmEngine:
+class VllmEngine(RankedEngine):
     """A live vLLM engine on a CPU, in this process, or with ranks in processes of their own.
 
     Args:
@@ -114,16 +107,17 @@ class VllmEngine:
                 compiled=compiled,
             )
         _ALIVE.append(self._llm)
-        from syncguard.engines.vllm.ranks import LocalRank, Ranks, WorkerRanks
+        from syncguard.engines.vllm.observer import Observer
+        from syncguard.engines.vllm.ranks import WorkerRanks
 
-        self._ranks: Ranks
+        asked: Ranks
         if self._away:
-            self._ranks = WorkerRanks(self._llm, ranks)
+            asked = WorkerRanks(self._llm, ranks)
         else:
             self._worker = self._llm.llm_engine.model_executor.driver_worker.worker
             self._model = self._worker.model_runner.model
-            self._ranks = LocalRank(self._worker)
-        self._places = self._ranks.ask("places")
+            asked = LocalRank(Observer(self._worker))
+        self._observe_by(asked)
 
     @property
     def wire(self) -> str:
@@ -145,10 +139,6 @@ class VllmEngine:
             **self._told,
             "kernels": ", ".join(sorted(kernels)),
         }
-
-    def layers(self) -> Sequence[EngineLayer]:
-        """See `syncguard.protocols.Engine`."""
-        return [layer for table in self._ranks.ask("layers") for layer in table]
 
     def begin(self, number: int, version: str) -> None:
         """See `syncguard.protocols.Engine`."""
@@ -192,12 +182,8 @@ class VllmEngine:
         return record
 
     def _close_ledger(self, record: SyncRecord) -> None:
-        """Take down what ranks have noted; what reached the first one is what arrived."""
         shutil.rmtree(self._buckets)
-        found = self._ranks.ask("close_ledger")
-        record.seconds = time.perf_counter() - self._began
-        record.buckets = found[0][0]
-        record.loaded = [row for _, loaded in found for row in loaded]
+        super()._close_ledger(record)
 
     def version(self) -> str:
         """The version of the weights that the engine says it serves."""
@@ -231,56 +217,6 @@ class VllmEngine:
         self._close_ledger(record)
         return record
 
-    def poison(self, pattern: int) -> Mapping[str, int]:
-        """See `syncguard.protocols.Engine`."""
-        counts: dict[str, int] = {}
-        for found in self._ranks.ask("poison", pattern):
-            for weight, nbytes in found.items():
-                counts[weight] = counts.get(weight, 0) + nbytes
-        return counts
-
-    def weight_prints(self) -> Mapping[str, WeightPrint | Unreadable]:
-        """See `syncguard.protocols.Engine`."""
-        return merge_prints(self._ranks.ask("weight_prints"), self._places)
-
-    def probe_exact(self) -> Mapping[str, WeightPrint | Unreadable]:
-        """See `syncguard.protocols.Engine`."""
-        return merge_prints(self._ranks.ask("probe_exact"), self._places)
-
-    def probe_random(self, rows: int, seed: int) -> Sequence[ProbeOutput]:
-        """See `syncguard.protocols.Engine`."""
-        return [one for found in self._ranks.ask("probe_random", rows, seed) for one in found]
-
-    def probe_blocks(self, turns: Mapping[str, ProbeTurn]) -> Sequence[ProbeOutput]:
-        """See `syncguard.protocols.Engine`."""
-        return [one for found in self._ranks.ask("probe_blocks", dict(turns)) for one in found]
-
-    def rederive(self) -> Sequence[Rederivation]:
-        """See `syncguard.protocols.Engine`."""
-        return [one for found in self._ranks.ask("rederive") for one in found]
-
-    def storage(self) -> Sequence[StoredTensor]:
-        """See `syncguard.protocols.Engine`."""
-        return [row for table in self._ranks.ask("storage") for row in table]
-
-    def graph_reads(self) -> GraphReads:
-        """See `syncguard.protocols.Engine`.
-
-        A model that is compiled is no captured graph: its code is handed its tensors at each call.
-        """
-        self._ranks.ask("begin_reads")
-        try:
-            self.generate([[1, 2, 3]], tokens=2, seed=0)
-        finally:
-            read = self._ranks.ask("end_reads")
-        return GraphReads(frozenset().union(*read), captured=False)
-
-    def state(self) -> Mapping[str, int]:
-        """See `syncguard.protocols.Engine`."""
-        return {
-            path: print_ for found in self._ranks.ask("state") for path, print_ in found.items()
-        }
-
     def quantize_canary(self) -> QuantizedCanary | None:
         """See `syncguard.protocols.Engine`; serialized weights meet no quantizer of vLLM.
 
@@ -290,20 +226,6 @@ class VllmEngine:
             return None
         canary: QuantizedCanary | None = self._ranks.ask("quantize_canary")[0]
         return canary
-
-    def preserved(self) -> Mapping[str, int]:
-        """See `syncguard.protocols.EngineExtras`."""
-        found = self._ranks.ask("preserved")
-        return {path: print_ for state in found for path, print_ in state.items()}
-
-    def fetch_rows(self, weight: str, rows: Sequence[int]) -> Mapping[str, torch.Tensor]:
-        """See `syncguard.protocols.Engine`; ``<name>@rank<n>`` is the copy on that rank."""
-        name, _, copy = weight.partition("@rank")
-        answers = self._ranks.ask("fetch_rows", name, list(rows))
-        if self._count == 1 or copy:
-            own: Mapping[str, torch.Tensor] = answers[int(copy or 0)]
-            return own
-        return merge_rows(answers, [places.get(name) for places in self._places], rows)
 
     def generate(
         self, prompts: Sequence[Sequence[int]], tokens: int, seed: int

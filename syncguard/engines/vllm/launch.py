@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from syncguard._libraries import quiet
-from syncguard.engines.starting import quiet_collector
+from syncguard.engines.starting import one_core_each, quiet_collector
 from syncguard.errors import UsageError
 
 __all__ = ["EXCLUDED", "QUANTIZATIONS", "prepare_environment", "start"]
@@ -92,7 +92,7 @@ def start(
     prepare_environment(compiled=compiled)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(process == "own"))
     if ranks > 1:
-        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = _one_core_each(ranks)
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = one_core_each(ranks)
     with quiet(), quiet_collector():
         try:
             from vllm import LLM
@@ -150,17 +150,6 @@ def prepare_environment(*, compiled: bool = False) -> None:
             f"a model is not compiled where {_NOT_COMPILED} is set, which torch reads once\n"
             f"  what to do: unset it, and start no other engine in the same process before"
         )
-
-
-def _one_core_each(ranks: int) -> str:
-    """A core for each rank, as vLLM wants to be told; by itself it looks for NUMA nodes."""
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < ranks:
-        raise UsageError(
-            f"{ranks} ranks need a core each, and this process may use {len(cores)}\n"
-            "  what to do: run with fewer ranks, or on a larger machine"
-        )
-    return "|".join(str(core) for core in cores[:ranks])
 
 
 def _cache_bytes(checkpoint: Path) -> int:

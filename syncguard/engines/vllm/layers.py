@@ -1,13 +1,12 @@
 """Which of the learner's weights each live vLLM module holds, and in what grid."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from syncguard.engines import held
 from syncguard.engines.held import Held, dtype_of, grid_of
+from syncguard.engines.placing import Cut, placed
 from syncguard.engines.vllm.kernel import kernel_of
-from syncguard.engines.vllm.places import placed
 from syncguard.observations import EngineLayer
 
 __all__ = ["held_weights", "is_packed", "layer_table"]
@@ -27,18 +26,17 @@ def held_weights(model: Any) -> Iterator[Held]:
 
     On a tensor-parallel rank each comes with the rectangle that it is.
     """
+    from vllm.model_executor.layers import linear
     from vllm.model_executor.layers.fused_moe import RoutedExperts
 
+    cut = Cut(linear, _group, _experts_group)
     fused: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", {})
     for path, module in model.named_modules():
         if isinstance(module, RoutedExperts):
             found = _experts(path, module)
         else:
             found = held.held_weights([(path, module)], fused.get, _kind)
-        seen: Counter[str] = Counter()
-        for one in found:
-            yield placed(one, seen[one.parameter])
-            seen[one.parameter] += 1
+        yield from placed(found, cut)
 
 
 def layer_table(model: Any, rank: int = 0) -> list[EngineLayer]:
@@ -51,6 +49,15 @@ def is_packed(module: Any) -> bool:
     from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
 
     return isinstance(kernel_of(module), CPUUnquantizedExperts)
+
+
+def _group(module: Any) -> tuple[int, int]:
+    return module.tp_rank, module.tp_size
+
+
+def _experts_group(module: Any) -> tuple[int, int]:
+    parallel = module.moe_config.moe_parallel_config
+    return parallel.tp_rank, parallel.tp_size
 
 
 def _experts(path: str, module: Any) -> Iterator[Held]:

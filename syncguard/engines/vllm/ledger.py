@@ -18,7 +18,7 @@ class Ledger(ledger.Ledger):
         super().__init__(model, default_weight_loader, rank=rank)
 
     def unfolded(self) -> list[str]:
-        """Modules for which data has been staged that is not folded back yet."""
+        """See `syncguard.engines.ledger.Ledger`."""
         from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
         def staged(module: torch.nn.Module) -> bool:

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 
-from syncguard.engines import held
 from syncguard.engines.held import Held, by_module
 from syncguard.engines.reading import Reader
 from syncguard.engines.vllm.kernel import kernel_of
@@ -14,7 +13,7 @@ from syncguard.grids import canary
 from syncguard.observations import QuantizedCanary
 from syncguard.probes import served_weight
 
-__all__ = ["carried", "derived_names", "quantize_canary", "reader"]
+__all__ = ["derived_names", "quantize_canary", "reader"]
 
 _Serve = Callable[[torch.Tensor], torch.Tensor]
 
@@ -43,11 +42,6 @@ def quantize_canary(model: Any) -> QuantizedCanary | None:
         lambda rows: kernel.apply_weights(layer, rows), tuple(weight.shape), weight.dtype
     )
     return QuantizedCanary(elements, scales, served)
-
-
-def carried(model: Any) -> set[int]:
-    """Addresses of the storages that a sync fills."""
-    return held.carried(model, held_weights(model), derived_names)
 
 
 def derived_names(module: Any) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ time, whether or not syncguard is installed as a plugin.
 from collections.abc import Sequence
 
 from syncguard.engines.buckets import read_bucket
-from syncguard.engines.carrying import from_bytes, to_bytes
+from syncguard.engines.ranks import Reply, reply
 from syncguard.engines.vllm.compat import tolerate_llvmlite
 from syncguard.engines.vllm.observer import Observer
 from syncguard.engines.vllm.plugin import register
@@ -21,29 +21,15 @@ tolerate_llvmlite()
 class ObservedWorker:
     """A mixin of vLLM's worker."""
 
-    def syncguard_observe(
-        self, request: int, world: int, name: str, arguments: bytes
-    ) -> tuple[int, int, bytes, str]:
-        """Make one observation of this rank.
-
-        Args:
-            request: Number of the request, which comes back: an answer that is late must not be
-                taken for that of another question.
-            world: How many ranks there are.
-            name: A method of `Observer`.
-            arguments: Its arguments, see `syncguard.engines.carrying`.
-
-        Returns:
-            The request's number, the rank, the answer as bytes, and what went wrong, or an empty
-            text.
-        """
+    def syncguard_observe(self, request: int, world: int, name: str, arguments: bytes) -> Reply:
+        """Make one observation of this rank; see `syncguard.engines.ranks.reply`."""
         rank: int = self.rank  # type: ignore[attr-defined]
-        try:
-            observer = vars(self).setdefault("syncguard_observer", Observer(self, world))
-            answer = getattr(observer, name)(*from_bytes(arguments))
-            return request, rank, to_bytes(answer), ""
-        except Exception as error:  # noqa: BLE001 - the other side tells it
-            return request, rank, b"", f"{type(error).__name__}: {error}"
+
+        def observer() -> Observer:
+            made: Observer = vars(self).setdefault("syncguard_observer", Observer(self, world))
+            return made
+
+        return reply(observer, request, rank, name, arguments)
 
     def syncguard_reload(self, buckets: Sequence[tuple[str, Sequence[str]]]) -> None:
         """Reload all weights from files; see `syncguard.engines.buckets.read_bucket`."""
