@@ -36,13 +36,14 @@ class Observer:
 
     Args:
         worker: vLLM's worker.
-        world: How many ranks there are; with several, paths begin with the rank.
+        world: How many ranks all replicas have; with several, paths begin with the rank.
+        first: Number of the replica's first rank among them.
     """
 
-    def __init__(self, worker: Any, world: int = 1) -> None:
+    def __init__(self, worker: Any, world: int = 1, first: int = 0) -> None:
         self._runner = worker.model_runner
-        self._rank: int = worker.rank if world > 1 else 0
-        self._prefix = f"rank{worker.rank}:" if world > 1 else ""
+        self._rank: int = first + worker.rank if world > 1 else 0
+        self._prefix = f"rank{self._rank}:" if world > 1 else ""
         self._ledger: Ledger | None = None
         self._reads: StorageReads | None = None
         self._watching = contextlib.ExitStack()
