@@ -115,13 +115,17 @@ def _stub(checkpoint: Checkpoint, quantization: str, path: str, seed: int) -> En
 ENGINES: Final[dict[str, EngineFactory]] = {"sglang": _sglang, "stub": _stub, "vllm": _vllm}
 """Engines by name; each takes checkpoint, quantization, sync path and seed, and its settings."""
 
-PROCESSES: Final = ("in", "own")
-"""Where an engine runs: in this process, or in one of its own, with a scheduler if it has one."""
+PROCESSES: Final = ("in", "own", "server")
+"""Where an engine runs: in this process, in one of its own, with a scheduler if it has one, or as
+the HTTP server that it brings."""
 
 _HOSTED: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {"sglang": {"served": True}, "vllm": {"process": "own"}}
 )
 """Settings of an engine that has its process to itself."""
+
+_SERVED: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"vllm": {"process": "server"}})
+"""Settings of an engine that is started as a server; its adapter stays in this process."""
 
 _FROM_DISK: Final[Mapping[str, Callable[..., Engine]]] = MappingProxyType(
     {"sglang": _sglang, "vllm": _vllm}
@@ -189,7 +193,14 @@ def make_engine(
     settings = settings or {}
     if unknown := _not_taken(factory, settings):
         raise UsageError(f"engine {name!r} has no setting {', '.join(unknown)}")
-    if process == PROCESSES[0]:
+    if process == "server":
+        if name not in _SERVED:
+            raise UsageError(
+                f"engine {name!r} has no server that syncguard can start\n"
+                f"  expected: --process server with {', '.join(_SERVED)}; others run in or own"
+            )
+        settings = {**settings, **_SERVED[name]}
+    if process != "own":
         return _started(name, lambda: factory(checkpoint, quantization, path, seed, **settings))
     if isinstance(checkpoint, StubModel):
         raise UsageError("the stub runs in this process only: leave --process out")

@@ -53,11 +53,17 @@ def smoke(
             "--tp", min=1, metavar="N", help="Tensor-parallel ranks, each in its own process."
         ),
     ] = 1,
-    process: Annotated[
-        Literal["in", "own"],
+    replicas: Annotated[
+        int,
         typer.Option(
-            help="Where the engine runs: in this process, or in its own, where it may die or hang; "
-            "vLLM and SGLang then run with their schedulers."
+            min=1, metavar="N", help="Engines of vLLM that serve one policy; each is judged."
+        ),
+    ] = 1,
+    process: Annotated[
+        Literal["in", "own", "server"],
+        typer.Option(
+            help="Where the engine runs: in this process; in its own, where it may die or hang, "
+            "and vLLM and SGLang run with their schedulers; or as vLLM's HTTP server."
         ),
     ] = "in",
     compiled: Annotated[
@@ -148,7 +154,7 @@ def smoke(
             bucket_mib=bucket_mib,
             seed=seed,
             fault=fault,
-            settings=_settings(ranks=tp, compiled=compiled),
+            settings=_settings(ranks=tp, replicas=replicas, compiled=compiled),
         )
         try:
             report = run_smoke(options, told)
@@ -160,5 +166,5 @@ def smoke(
 
 def _settings(**given: Any) -> dict[str, Any]:
     """Settings that are not the usual ones: not every engine takes them."""
-    usual = {"ranks": 1, "compiled": False}
+    usual = {"ranks": 1, "replicas": 1, "compiled": False}
     return {name: value for name, value in given.items() if value != usual[name]}

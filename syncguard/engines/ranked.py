@@ -113,8 +113,12 @@ class RankedEngine:
         raise NotImplementedError
 
     def _close_ledger(self, record: SyncRecord) -> None:
-        """Take down what ranks have noted; what reached the first one is what arrived."""
+        """Take down what ranks have noted; what reached any of them has arrived.
+
+        Ranks of a replica are handed the same; of several replicas the one that has the most
+        counts, so that one that was left out is not taken for a weight that was never sent.
+        """
         found = self._ranks.ask("close_ledger")
         record.seconds = time.perf_counter() - self._began
-        record.buckets = found[0][0]
+        record.buckets = max((buckets for buckets, _ in found), key=len)
         record.loaded = [row for _, loaded in found for row in loaded]

@@ -6,10 +6,11 @@ from typing import Any, Protocol
 from syncguard.engines.carrying import from_bytes, to_bytes
 from syncguard.errors import Unsupported
 
-__all__ = ["LocalRank", "Ranks", "Reply", "checked", "reply"]
+__all__ = ["AllRanks", "LocalRank", "Ranks", "Reply", "checked", "reply"]
 
 Reply = tuple[int, int, bytes, str]
-"""A request's number, the rank, its answer as bytes, and what went wrong, or an empty text."""
+"""A request's number, the rank in its replica, its answer as bytes, and what went wrong, or an
+empty text."""
 
 
 class Ranks(Protocol):
@@ -24,6 +25,21 @@ class Ranks(Protocol):
         Raises:
             Unsupported: A rank in another process fails, is silent, or answers another question.
         """
+
+
+class AllRanks:
+    """The ranks of all replicas, in order.
+
+    Args:
+        replicas: The ranks of each.
+    """
+
+    def __init__(self, replicas: Sequence[Ranks]) -> None:
+        self._replicas = replicas
+
+    def ask(self, name: str, *arguments: Any) -> list[Any]:
+        """See `Ranks`."""
+        return [answer for ranks in self._replicas for answer in ranks.ask(name, *arguments)]
 
 
 class LocalRank:
@@ -59,26 +75,30 @@ def reply(observer: Any, request: int, rank: int, name: str, arguments: bytes) -
         return request, rank, b"", f"{type(error).__name__}: {error}"
 
 
-def checked(replies: Sequence[Reply], request: int, world: int, name: str) -> list[Any]:
-    """The answers by rank.
+def checked(
+    replies: Sequence[Reply], request: int, count: int, name: str, first: int = 0
+) -> list[Any]:
+    """The answers by rank; each must be there, and answer this request.
 
     Args:
         replies: As they came.
         request: Number of the request.
-        world: How many ranks there are.
+        count: How many ranks were asked.
         name: What they were asked for.
+        first: Number of the first rank among those of all replicas, for the errors.
 
     Raises:
         Unsupported: One is missing, tells an error, or answers another request.
     """
     by_rank = {}
     for number, rank, answer, error in replies:
+        told = f"{name}: rank {first + rank}"
         if number != request:
-            raise Unsupported(f"{name}: rank {rank} answered request {number}, not {request}")
+            raise Unsupported(f"{told} answered request {number}, not {request}")
         if error:
-            raise Unsupported(f"{name}: rank {rank}: {error}")
+            raise Unsupported(f"{told}: {error}")
         by_rank[rank] = from_bytes(answer)
-    silent = [str(rank) for rank in range(world) if rank not in by_rank]
+    silent = [str(first + rank) for rank in range(count) if rank not in by_rank]
     if silent:
         raise Unsupported(f"{name}: no answer from rank {', '.join(silent)}")
-    return [by_rank[rank] for rank in range(world)]
+    return [by_rank[rank] for rank in range(count)]

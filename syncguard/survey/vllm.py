@@ -83,6 +83,9 @@ _RANKS: Final = tuple(
 
 _ELSEWHERE: Final = (
     replace(_DENSE, process="own"),
+    *(replace(_DENSE, process="server", path=path) for path in _FILES),
+    *(replace(_DENSE, process="server", weights=weights) for weights in ("none", "modelopt-mxfp8")),
+    replace(_MOE, process="server"),
     *(replace(_DENSE, process="mp", settings=_CORE_AWAY, path=path) for path in _FILES),
     replace(_MOE, process="mp", settings=_CORE_AWAY),
     *(replace(model, path="extension") for model in (_DENSE, _MOE)),
@@ -95,10 +98,7 @@ _ELSEWHERE: Final = (
     replace(_DENSE, weights="none", compiled="compile"),
 )
 
-_NOT_YET: Final = (
-    (replace(_DENSE, process="server"), "the adapter has no client for the HTTP server"),
-    (replace(_DENSE, weights="int8-w8a8"), "the learner trains in bf16 or MXFP8"),
-)
+_NOT_YET: Final = ((replace(_DENSE, weights="int8-w8a8"), "the learner trains in bf16 or MXFP8"),)
 
 
 def cells() -> list[SurveyCell]:

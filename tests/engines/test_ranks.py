@@ -5,14 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("vllm")
-
 from syncguard.engines.carrying import from_bytes, to_bytes
+from syncguard.engines.ranks import AllRanks
 from syncguard.engines.vllm.ranks import WorkerRanks
 from syncguard.errors import Unsupported
 from syncguard.observations import ProbeTurn
-
-pytestmark = pytest.mark.live
 
 A, B = to_bytes("a"), to_bytes("b")
 
@@ -36,7 +33,7 @@ def test_answers_come_in_the_order_of_ranks() -> None:
     ranks = WorkerRanks(workers, 2)
     assert ranks.ask("layers", 7) == ["a", "b"]
     assert ranks.ask("layers") == ["a", "b"]
-    assert workers.asked[0] == ("syncguard_observe", (1, 2, "layers", to_bytes((7,))))
+    assert workers.asked[0] == ("syncguard_observe", (1, 0, 2, "layers", to_bytes((7,))))
     assert workers.asked[1][1][0] == 2
 
 
@@ -53,6 +50,17 @@ def test_answers_come_in_the_order_of_ranks() -> None:
 def test_nobody_answers_for_another(replies: list[Any], told: str) -> None:
     with pytest.raises(Unsupported, match=told):
         WorkerRanks(Workers(*replies), 2).ask("layers")
+
+
+def test_ranks_of_replicas_are_numbered_on() -> None:
+    first = Workers(lambda n: (n, 0, A, ""))
+    second = Workers(lambda n: (n, 0, B, ""))
+    ranks = AllRanks([WorkerRanks(first, 1, 0, 2), WorkerRanks(second, 1, 1, 2)])
+    assert ranks.ask("layers") == ["a", "b"]
+    assert [workers.asked[0][1][1:3] for workers in (first, second)] == [(0, 2), (1, 2)]
+    second.replies = (lambda n: (n, 0, b"", "E: full"),)
+    with pytest.raises(Unsupported, match="layers: rank 1: E: full"):
+        ranks.ask("layers")
 
 
 def test_values_survive_the_way() -> None:

@@ -1,9 +1,12 @@
 """A live vLLM in processes of its own, and other ways for weights to get there."""
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from syncguard.errors import Unsupported, UsageError
 from syncguard.verdict import Reason, Status
@@ -19,6 +22,8 @@ pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.xdist_group("proce
         {"process": "own"},
         {"process": "own", "path": "extension"},
         {"ranks": 2, "path": "extension"},
+        {"process": "server"},
+        {"process": "server", "path": "extension"},
     ],
     ids=lambda options: "-".join(map(str, options.values())),
 )
@@ -56,3 +61,61 @@ def test_faults_are_not_armed_in_other_processes(models: Path) -> None:
 def test_tensors_do_not_cross_processes(models: Path) -> None:
     with pytest.raises(UsageError, match="take path 'transfer' or 'extension'"):
         make_pair(models, "tiny-qwen3", "none", process="own", path="reload")
+
+
+def test_a_server_that_is_killed_costs_its_verdicts_only(models: Path) -> None:
+    pair = make_pair(models, "tiny-qwen3", "none", process="server")
+    assert pair.judge() == {}
+    children = _descendants(os.getpid())
+    server = next(pid for pid, words in children.items() if "api_server" in words)
+    os.kill(server, signal.SIGKILL)
+    verdicts = pair.sync()
+    assert verdicts["session"].status is Status.NOT_RUN
+    assert "killed by SIGKILL" in verdicts["session"].message
+    pair.engine.close()
+    assert not [pid for pid in children if pid in _descendants(os.getpid())]
+    assert not [pid for pid in children if "VLLM" in _words(pid)]
+
+
+def test_a_bucket_that_the_server_refuses_fails_the_sync(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = make_pair(models, "tiny-qwen3", "none", process="server")
+    weights = pair.learner.weights
+
+    def sent() -> Any:
+        yield from weights()
+        yield "model.layers.9.mlp.down_proj.weight", torch.zeros(2, 2, dtype=torch.bfloat16)
+
+    monkeypatch.setattr(pair.learner, "weights", sent)
+    failed = pair.sync()["session"]
+    monkeypatch.undo()
+    later = pair.judge()
+    pair.engine.close()
+    assert failed.status is Status.FAIL
+    assert "/update_weights: 500: " in failed.message
+    assert later == {}
+
+
+def _words(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except FileNotFoundError:
+        return ""
+
+
+def _descendants(root: int) -> dict[int, str]:
+    """Processes below one, with the words that they were started with."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except FileNotFoundError:
+            continue
+        parents[int(folder.name)] = int(fields[1])
+    found: dict[int, str] = {}
+    level = {root}
+    while level:
+        level = {pid for pid, parent in parents.items() if parent in level}
+        found |= {pid: _words(pid) for pid in level}
+    return found

@@ -1,11 +1,10 @@
 """The adapter of a live vLLM engine."""
 
 import contextlib
-import math
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,15 +14,14 @@ from numpy.typing import NDArray
 
 from syncguard.engines.buckets import write_bucket
 from syncguard.engines.ranked import RankedEngine
-from syncguard.engines.ranks import LocalRank, Ranks
+from syncguard.engines.ranks import AllRanks
 from syncguard.engines.starting import temporary_files_in
-from syncguard.engines.vllm.launch import EXCLUDED, QUANTIZATIONS, start
+from syncguard.engines.vllm.launch import EXCLUDED, QUANTIZATIONS, engine_arguments, start
 from syncguard.engines.vllm.output import output_of_workers
+from syncguard.engines.vllm.replica import LibraryReplica, Replica, Scored
+from syncguard.engines.vllm.served import ServedReplica
 from syncguard.errors import Unsupported, UsageError
-from syncguard.observations import (
-    QuantizedCanary,
-    SyncRecord,
-)
+from syncguard.observations import GraphReads, QuantizedCanary, SyncRecord
 from syncguard.seams import Seams
 
 __all__ = ["PATHS", "VllmEngine"]
@@ -32,15 +30,12 @@ PATHS: Final = ("transfer", "reload", "extension")
 """How a sync reaches vLLM: its weight-update lifecycle, ``reload_weights`` with tensors, or the
 same called by an extension of its workers, which reads files."""
 
-PROCESSES: Final = ("in", "own")
-"""Where vLLM runs: in this process, or in one of its own."""
-
-_ALIVE: Final[list[Any]] = []
-"""An engine that is collected tears down the process groups of all others in the process."""
+PROCESSES: Final = ("in", "own", "server")
+"""Where vLLM runs: in this process, in one of its own, or as the HTTP server that it brings."""
 
 
 class VllmEngine(RankedEngine):
-    """A live vLLM engine on a CPU, in this process, or with ranks in processes of their own.
+    """A live vLLM on a CPU, or several that serve the same policy.
 
     Args:
         checkpoint: Folder of a checkpoint.
@@ -50,9 +45,14 @@ class VllmEngine(RankedEngine):
         path: One of `PATHS`; ``reload`` does not lead to other processes.
         load_format: vLLM's; ``dummy`` starts on random weights.
         seed: Of vLLM.
-        ranks: Tensor-parallel ranks; several have a process each.
+        ranks: Tensor-parallel ranks of each replica; several have a process each.
+        replicas: How many vLLMs there are: each sync goes to all, requests to one by turns. Their
+            ranks are numbered on, and what each holds of a weight is a copy of its own.
         process: One of `PROCESSES`.
         compiled: Whether its model is compiled.
+
+    Raises:
+        UsageError: An argument is none of those, or vLLM does not start.
     """
 
     name = "vllm"
@@ -67,17 +67,14 @@ class VllmEngine(RankedEngine):
         load_format: str = "dummy",
         seed: int = 0,
         ranks: int = 1,
+        replicas: int = 1,
         process: str = "in",
         compiled: bool = False,
     ) -> None:
-        if path not in PATHS:
-            raise UsageError(f"unknown sync path {path!r}; known: {', '.join(PATHS)}")
-        if quantization not in QUANTIZATIONS:
-            known = ", ".join(QUANTIZATIONS)
-            raise UsageError(f"unknown quantization {quantization!r}; known: {known}")
-        if process not in PROCESSES:
-            raise UsageError(f"unknown process {process!r}; known: {', '.join(PROCESSES)}")
-        self._away = ranks > 1 or process == "own"
+        _require("sync path", path, PATHS)
+        _require("quantization", quantization, QUANTIZATIONS)
+        _require("process", process, PROCESSES)
+        self._away = ranks > 1 or process != "in"
         if self._away and path == "reload":
             raise UsageError(
                 "path 'reload' hands over tensors, which cannot cross to other processes\n"
@@ -85,39 +82,42 @@ class VllmEngine(RankedEngine):
             )
         self._path = path
         self._quantization = quantization
-        self._count = ranks
+        self._ranks_each, self._count = ranks, ranks * replicas
         self._record: SyncRecord | None = None
-        self._broken = ""
         self._staged: list[tuple[str, torch.Tensor]] = []
         self._told = {"process": process, "compiled": str(compiled).lower()}
         self._folder = tempfile.TemporaryDirectory(prefix="syncguard-vllm-")
+        arguments = engine_arguments(
+            checkpoint,
+            quantization,
+            exclude=EXCLUDED[quantization] if exclude is None else exclude,
+            load_format=load_format,
+            seed=seed,
+            ranks=ranks,
+            compiled=compiled,
+        )
+        self._replicas: list[Replica] = []
+        try:
+            for first in range(0, self._count, ranks):
+                self._replicas.append(self._start(arguments, process, first))
+            self._observe_by(AllRanks([replica.ranks for replica in self._replicas]))
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, arguments: Mapping[str, Any], process: str, first: int) -> Replica:
+        """Start the replica whose first rank has a number."""
+        folder = Path(self._folder.name)
+        if process == "server":
+            return ServedReplica(arguments, folder, first=first, world=self._count)
         with contextlib.ExitStack() as starting:
             starting.enter_context(temporary_files_in(self._folder.name))
             if self._away:
-                log = Path(self._folder.name, "workers.log")
+                log = folder / f"workers{first}.log"
                 starting.enter_context(output_of_workers(log))
-            self._llm = start(
-                checkpoint,
-                quantization,
-                exclude=EXCLUDED[quantization] if exclude is None else exclude,
-                load_format=load_format,
-                seed=seed,
-                ranks=ranks,
-                process=process,
-                compiled=compiled,
-            )
-        _ALIVE.append(self._llm)
-        from syncguard.engines.vllm.observer import Observer
-        from syncguard.engines.vllm.ranks import WorkerRanks
-
-        asked: Ranks
-        if self._away:
-            asked = WorkerRanks(self._llm, ranks)
-        else:
-            self._worker = self._llm.llm_engine.model_executor.driver_worker.worker
-            self._model = self._worker.model_runner.model
-            asked = LocalRank(Observer(self._worker))
-        self._observe_by(asked)
+            llm = start(arguments, process=process)
+        ranks = self._ranks_each
+        return LibraryReplica(llm, away=self._away, count=ranks, first=first, world=self._count)
 
     @property
     def wire(self) -> str:
@@ -126,16 +126,15 @@ class VllmEngine(RankedEngine):
 
     def environment(self) -> Mapping[str, str]:
         """Engine, versions and the kernels in use."""
-        import vllm
-
         kernels = {f"{layer.method}/{layer.kernel or 'none'}" for layer in self.layers()}
         return {
             "name": "vllm",
-            "version": vllm.__version__,
+            "version": self._replicas[0].release(),
             "device": "cpu",
             "quantization": self._quantization,
             "path": self._path,
-            "ranks": str(self._count),
+            "ranks": str(self._ranks_each),
+            "replicas": str(len(self._replicas)),
             **self._told,
             "kernels": ", ".join(sorted(kernels)),
         }
@@ -147,7 +146,8 @@ class VllmEngine(RankedEngine):
         self._sent: list[tuple[str, list[str]]] = []
         self._began = time.perf_counter()
         if self._path == "transfer":
-            self._llm.start_weight_update()
+            for replica in self._replicas:
+                replica.start_update()
         self._ranks.ask("open_ledger")
 
     def send(self, bucket: Sequence[tuple[str, torch.Tensor]]) -> None:
@@ -159,7 +159,8 @@ class VllmEngine(RankedEngine):
         self._sent.append((path, names))
         if self._path == "transfer":
             try:
-                self._llm.update_weights({"update_info": {"path": path, "names": names}})
+                for replica in self._replicas:
+                    replica.update(path, names)
             finally:
                 Path(path).unlink()
 
@@ -167,16 +168,18 @@ class VllmEngine(RankedEngine):
         """See `syncguard.protocols.Engine`."""
         assert self._record is not None, "begin() comes first"  # noqa: S101
         record = self._record
-        if self._path == "reload":
-            staged, self._staged = self._staged, []
-            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(staged)})
-            self._llm.update_weight_version(record.version)
-        elif self._path == "extension":
-            self._llm.collective_rpc("syncguard_reload", args=(self._sent,))
-            self._llm.update_weight_version(record.version)
-        else:
+        if self._path == "transfer":
             record.unfolded = [path for paths in self._ranks.ask("unfolded") for path in paths]
-            self._llm.finish_weight_update(weight_version=record.version)
+            for replica in self._replicas:
+                replica.finish_update(record.version)
+        else:
+            staged, self._staged = self._staged, []
+            for replica in self._replicas:
+                if self._path == "reload":
+                    replica.reload(staged)
+                else:
+                    replica.reload_files(self._sent)
+                replica.publish(record.version)
         self._close_ledger(record)
         record.served_version = self.version()
         return record
@@ -186,20 +189,23 @@ class VllmEngine(RankedEngine):
         super()._close_ledger(record)
 
     def version(self) -> str:
-        """The version of the weights that the engine says it serves."""
-        return str(self._llm.get_weight_version())
+        """The version of the weights that it says it serves; of replicas that differ all."""
+        told = dict.fromkeys(replica.version() for replica in self._replicas)
+        return ", ".join(told)
 
     def seams(self) -> Seams:
         """Where a fault can be armed on the engine's side.
 
         Raises:
-            Unsupported: The model lives in another process.
+            Unsupported: The model lives in another process, or there are several.
         """
         if self._away:
             raise Unsupported("faults are armed in this process, and the model is in another one")
+        if len(self._replicas) > 1:
+            raise Unsupported("faults are armed on one model, and there are several replicas")
         from syncguard.engines.vllm.seams import engine_seams
 
-        return engine_seams(self, self._model, self._worker)
+        return engine_seams(self, self._model, self._only.worker)
 
     def abandon(self, error: str) -> SyncRecord:
         """See `syncguard.protocols.Engine`.
@@ -212,10 +218,26 @@ class VllmEngine(RankedEngine):
         record.error = error
         self._staged = []
         if self._path == "transfer":
-            with contextlib.suppress(Exception):  # there may be nothing to finish
-                self._llm.finish_weight_update()
+            for replica in self._replicas:
+                with contextlib.suppress(Exception):  # there may be nothing to finish
+                    replica.finish_update()
         self._close_ledger(record)
         return record
+
+    def graph_reads(self) -> GraphReads:
+        """See `syncguard.protocols.Engine`.
+
+        A model that is compiled is no captured graph: its code is handed its tensors at each call.
+        """
+        read: set[str] = set()
+        for replica in self._replicas:
+            replica.ranks.ask("begin_reads")
+            try:
+                replica.generate([[1, 2, 3]], tokens=2, seed=0)
+            finally:
+                found = replica.ranks.ask("end_reads")
+            read.update(*found)
+        return GraphReads(frozenset(read), captured=False)
 
     def quantize_canary(self) -> QuantizedCanary | None:
         """See `syncguard.protocols.Engine`; serialized weights meet no quantizer of vLLM.
@@ -230,48 +252,48 @@ class VllmEngine(RankedEngine):
     def generate(
         self, prompts: Sequence[Sequence[int]], tokens: int, seed: int
     ) -> list[tuple[list[int], NDArray[np.float64]]]:
-        """See `syncguard.protocols.Engine`."""
-        from vllm import SamplingParams
+        """See `syncguard.protocols.Engine`; replicas take turns at prompts."""
+        results: dict[int, Scored] = {}
+        for number, replica in enumerate(self._replicas):
+            rows = range(number, len(prompts), len(self._replicas))
+            if rows:
+                answers = replica.generate([prompts[row] for row in rows], tokens, seed)
+                results.update(zip(rows, answers, strict=True))
+        return [results[row] for row in range(len(prompts))]
 
-        params = SamplingParams(
-            max_tokens=tokens,
-            temperature=1.0,
-            seed=seed,
-            ignore_eos=True,
-            detokenize=False,
-            logprobs=0,
-            prompt_logprobs=0,
-        )
-        requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        if self._broken:
-            raise Unsupported(self._broken)
-        try:
-            answers = self._llm.generate(requests, params, use_tqdm=False)
-        except BaseException as error:
-            # Its scheduler keeps the failed requests and runs them again without end.
-            self._broken = (
-                "an earlier request ended in an error, after which an engine in process does not "
-                f"answer any more ({type(error).__name__}: {error})"
-            )
-            raise
-        results = []
-        for answer in answers:
-            sampled = answer.outputs[0]
-            sequence = [*answer.prompt_token_ids, *sampled.token_ids]
-            given = [*(answer.prompt_logprobs or [])[1:], *(sampled.logprobs or [])]
-            scores = [
-                entry[token].logprob if token in entry else math.nan
-                for token, entry in zip(sequence[1:], given, strict=True)
-            ]
-            results.append((sequence, np.array(scores, np.float64)))
-        return results
+    def sleep(self, level: int = 1) -> None:
+        """Take no requests until `wake`, and give memory up where vLLM can; on a CPU it cannot."""
+        for replica in self._replicas:
+            replica.sleep(level)
+
+    def wake(self) -> None:
+        """Take requests again."""
+        for replica in self._replicas:
+            replica.wake()
 
     def close(self) -> None:
         """End processes of its own, and remove temporary files.
 
         vLLM's global state in this process goes down with it.
         """
-        if self._away:
-            with contextlib.suppress(Exception):  # some may have died already
-                self._llm.llm_engine.engine_core.shutdown()
+        for replica in self._replicas:
+            replica.close()
         self._folder.cleanup()
+
+    @property
+    def _only(self) -> Any:
+        """The replica whose model is in this process."""
+        return self._replicas[0]
+
+    @property
+    def _llm(self) -> Any:
+        return self._only.llm
+
+    @property
+    def _model(self) -> Any:
+        return self._only.worker.model_runner.model
+
+
+def _require(what: str, given: str, known: Collection[str]) -> None:
+    if given not in known:
+        raise UsageError(f"unknown {what} {given!r}; known: {', '.join(known)}")

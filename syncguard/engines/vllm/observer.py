@@ -21,13 +21,14 @@ class Observer(observer.Observer):
 
     Args:
         worker: vLLM's worker.
-        world: How many ranks there are.
+        world: How many ranks all replicas have.
+        first: Number of the replica's first rank among them.
     """
 
     caches = ("vllm.", "syncguard.engines.")
 
-    def __init__(self, worker: Any, world: int = 1) -> None:
-        super().__init__(worker.model_runner, worker.rank, world)
+    def __init__(self, worker: Any, world: int = 1, first: int = 0) -> None:
+        super().__init__(worker.model_runner, first + worker.rank, world)
 
     def layers(self) -> list[EngineLayer]:
         """See `syncguard.engines.observer.Observer`."""

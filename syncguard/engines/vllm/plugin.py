@@ -16,7 +16,8 @@ def register() -> None:
 
     from syncguard.engines.vllm.compat import choose_experts
     from syncguard.engines.vllm.kernel import CpuMxfp8LinearKernel
-    from syncguard.engines.vllm.transport import BACKEND, FileTransferEngine
+    from syncguard.engines.vllm.launch import BACKEND
+    from syncguard.engines.vllm.transport import FileTransferEngine
 
     if CpuMxfp8LinearKernel not in linear._POSSIBLE_MXFP8_KERNELS.get(PlatformEnum.CPU, ()):
         linear.register_linear_kernel(CpuMxfp8LinearKernel, PlatformEnum.CPU, "mxfp8")

@@ -17,12 +17,16 @@ class WorkerRanks:
 
     Args:
         llm: vLLM's engine.
-        world: How many there are.
+        count: How many it has.
+        first: Number of the first one among those of all replicas.
+        world: How many ranks all replicas have; by default there is this one.
     """
 
-    def __init__(self, llm: Any, world: int) -> None:
+    def __init__(self, llm: Any, count: int, first: int = 0, world: int = 0) -> None:
         self._llm = llm
-        self._world = world
+        self._count = count
+        self._first = first
+        self._world = world or count
         self._requests = itertools.count(1)
 
     def ask(self, name: str, *arguments: Any) -> list[Any]:
@@ -32,8 +36,8 @@ class WorkerRanks:
             replies = self._llm.collective_rpc(
                 "syncguard_observe",
                 timeout=_TIMEOUT_S,
-                args=(request, self._world, name, to_bytes(arguments)),
+                args=(request, self._first, self._world, name, to_bytes(arguments)),
             )
         except Exception as error:
             raise Unsupported(f"{name}: a rank does not answer: {error}") from error
-        return checked(replies, request, self._world, name)
+        return checked(replies, request, self._count, name, self._first)

@@ -19,9 +19,7 @@ from vllm.model_executor.model_loader.reload import (
 
 from syncguard.engines.buckets import read_bucket
 
-__all__ = ["BACKEND", "FileTransferEngine"]
-
-BACKEND = "syncguard_file"
+__all__ = ["FileTransferEngine"]
 
 
 @dataclass

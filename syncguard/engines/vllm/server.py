@@ -1,0 +1,172 @@
+"""The process of vLLM's server: starts it on this machine, waits until it answers, ends it."""
+
+import contextlib
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from syncguard.engines.supervising import GENTLE_S
+from syncguard.errors import EngineLost, UsageError
+
+__all__ = ["HOST", "Server", "command_line"]
+
+HOST: Final = "127.0.0.1"
+_START_S: Final = 240.0
+_TICK_S: Final = 0.25
+_PATIENCE_S: Final = 2.0
+_ENDS_S: Final = 5.0
+_SHOWN: Final = 5
+_MODULE: Final = "vllm.entrypoints.openai.api_server"
+"""The ``vllm`` command wants a distribution of that name, which builds for CPUs do not have."""
+
+_ALWAYS: Final = ("--enable-scale-out", "--disable-uvicorn-access-log")
+"""Tokens in and log-probabilities out want the first."""
+
+
+def command_line(arguments: Mapping[str, Any]) -> list[str]:
+    """Arguments of vLLM as its server takes them.
+
+    Args:
+        arguments: As `syncguard.engines.vllm.launch.engine_arguments` gives them.
+    """
+    words = []
+    for name, value in arguments.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            told = json.dumps(value) if isinstance(value, Mapping) else str(value)
+            words += [f"--{flag}", told]
+    return [*words, *_ALWAYS]
+
+
+class Server:
+    """One server on a free port of this machine, which nobody but this process keeps alive.
+
+    Args:
+        arguments: vLLM's.
+        environment: Of its process.
+        log: File for what it writes.
+        timeout_s: How long it may take to start.
+        command: Takes a port and gives what to run; by default vLLM's server.
+
+    Raises:
+        UsageError: It did not start; the text has the last lines that it wrote.
+    """
+
+    def __init__(
+        self,
+        arguments: Mapping[str, Any],
+        environment: Mapping[str, str],
+        log: Path,
+        timeout_s: float = _START_S,
+        command: Callable[[int], list[str]] | None = None,
+    ) -> None:
+        self.port = _free_port()
+        self._log = log
+        words = command(self.port) if command else _command(self.port, arguments)
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(  # noqa: S603 - our own module, with vLLM's
+                [sys.executable, "-m", "syncguard.engines.supervising", *words],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is ours to handle
+                env=dict(environment),
+            )
+        try:
+            self._await(timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def require(self) -> None:
+        """Make sure that it runs.
+
+        Raises:
+            EngineLost: It has ended.
+        """
+        if (code := self._process.poll()) is not None:
+            raise EngineLost(f"the engine is gone: {_ended(code)}{self._last_words()}")
+
+    def require_soon(self) -> None:
+        """The same where a connection broke, which a process does before it ends.
+
+        Raises:
+            EngineLost: It ends.
+        """
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_ENDS_S)
+        self.require()
+
+    def close(self) -> None:
+        """End it with all that it started; safe to call again."""
+        assert self._process.stdin is not None  # noqa: S101 - it is a pipe
+        self._process.stdin.close()
+        try:
+            self._process.wait(2 * GENTLE_S)
+        except subprocess.TimeoutExpired:  # the supervisor hangs; what it started dies with it
+            self._process.kill()
+            self._process.wait()
+
+    def _await(self, timeout_s: float) -> None:
+        until = time.monotonic() + timeout_s
+        while not self._answers():
+            if (code := self._process.poll()) is not None:
+                raise self._not_started(_ended(code))
+            if time.monotonic() > until:
+                raise self._not_started(f"it did not answer within {timeout_s:g} s")
+            time.sleep(_TICK_S)
+
+    def _answers(self) -> bool:
+        """Its socket may be there before its engine is; this is answered once both are."""
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=_PATIENCE_S)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def _not_started(self, why: str) -> UsageError:
+        return UsageError(
+            "vLLM's server did not start\n"
+            f"  got: {why}{self._last_words()}\n"
+            "  what to do: run the same with --process own, which starts no server; if that works, "
+            "look at the lines above"
+        )
+
+    def _last_words(self) -> str:
+        with contextlib.suppress(OSError):
+            lines = self._log.read_text(errors="replace").splitlines()
+            kept = [line.strip() for line in lines if line.strip()][-_SHOWN:]
+            return f"; it wrote: {' | '.join(kept)}" if kept else ""
+        return ""
+
+
+def _command(port: int, arguments: Mapping[str, Any]) -> list[str]:
+    address = ["--host", HOST, "--port", str(port)]
+    return [sys.executable, "-m", _MODULE, *address, *command_line(arguments)]
+
+
+def _ended(code: int) -> str:
+    number = -code if code < 0 else code - 128
+    if number > 0:
+        with contextlib.suppress(ValueError):
+            return f"its process was killed by {signal.Signals(number).name}"
+    return f"its process ended with exit code {code}"
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind((HOST, 0))
+        port: int = listening.getsockname()[1]
+        return port
