@@ -58,7 +58,9 @@ def exact_probe_check(
         for key, got in given[weight].items() if weight in wanted else ():
             if not isinstance(got, WeightPrint):
                 blind[key] = got.why
-            elif text := _deviation(got.rows["values"], wanted[weight], flushed_values.get(weight)):
+            elif text := _deviation(
+                got.rows["values"], wanted[weight], flushed_values.get(weight, wanted[weight])
+            ):
                 origin = _origin(got, weight, wanted, value_history)
                 wrong[key] = text + on_ranks(probe_ranks, key) + origin
         unseen |= blind
@@ -106,14 +108,11 @@ def exact_probe_check(
 
 
 def _deviation(
-    rows: NDArray[np.uint64],
-    expected: NDArray[np.uint64],
-    flushed: NDArray[np.uint64] | None = None,
+    rows: NDArray[np.uint64], expected: NDArray[np.uint64], flushed: NDArray[np.uint64]
 ) -> str:
     if rows.shape != expected.shape:
         return f"{rows.size} output rows instead of {expected.size}"
-    wrong = rows != expected
-    differing = np.flatnonzero(wrong if flushed is None else wrong & (rows != flushed))
+    differing = np.flatnonzero((rows != expected) & (rows != flushed))
     if not differing.size:
         return ""
     return f"{differing.size} of {rows.size} output rows differ, the first is {int(differing[0])}"

@@ -174,7 +174,7 @@ def _poisoned(engine: Mapping[str, torch.Tensor]) -> str:
     """Which component is mostly a poison pattern, and which one; empty if none is."""
     for name, tensor in engine.items():
         octets = _octets(tensor)
-        for pattern in _POISONS if octets.numel() else ():
+        for pattern in _POISONS:
             share = float((octets == pattern).double().mean())
             if share > _POISON_SHARE:
                 return f"{share:.0%} of the {name} still hold the poison pattern 0x{pattern:02X}"

@@ -42,7 +42,7 @@ def _other_scales(
     source: torch.Tensor, index: list[int], engine: Mapping[str, torch.Tensor]
 ) -> Iterator[str]:
     for rule in SCALE_RULES.values():
-        if rule.name != _RIGHT and _same_grid(source[index], engine, rule.name):
+        if _same_grid(source[index], engine, rule.name):
             yield f"scales by the rule {rule.name!r} ({rule.used_by})"
     if _equal(_square_scales(source)[index], engine["scales"]):
         yield "scales of blocks of 32 x 32, as Transformer Engine has them for weights in 2D"
@@ -52,7 +52,7 @@ def _square_scales(source: torch.Tensor) -> torch.Tensor:
     """The largest scale of every 32 rows: a scale grows with the maximum that it is of."""
     _, scales = quantize(source)
     parts = [scales[first : first + 32] for first in range(0, len(scales), 32)]
-    tiles = [part.amax(0, keepdim=True).expand_as(part) for part in parts]
+    tiles = [part.amax(0).expand_as(part) for part in parts]
     return torch.cat(tiles)
 
 
@@ -81,4 +81,4 @@ def _same_grid(
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and torch.equal(one.double(), other.double())
+    return torch.equal(one.double(), other.double())

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from syncguard.checks.judgement import Judgement, failed, listed, not_run, passed
+from syncguard.checks.judgement import Judgement, counted, failed, listed, not_run, passed
 from syncguard.checks.registry import check
 from syncguard.observations import ProbeReference
 from syncguard.verdict import Coverage, Reason, explain
@@ -38,7 +38,7 @@ def published_random_probe(random_probe: Sequence[ProbeReference]) -> Judgement:
         )
     return failed(
         explain(
-            f"the kernels of {len(bad)} layers are off by more than a quarter",
+            f"{counted(len(bad), 'kernel is', 'kernels are')} off by more than a quarter",
             where=listed([part for probe in bad for part in probe.parts]),
             expected=f"a relative Frobenius error of at most {_TOLERANCE}",
             got=f"{worst.module}: {worst.error:.4f}",

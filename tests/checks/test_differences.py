@@ -1,5 +1,6 @@
 """The kind of a difference, told from a few rows of both sides."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -96,6 +97,25 @@ def test_scales_of_all_zero_blocks_are_harmless() -> None:
     assert describe(difference) == "only the scales of all-zero blocks differ"
 
 
+def test_scales_of_another_shape_are_not_harmless() -> None:
+    mine = low(4)
+    mine["elements"].view(torch.uint8).zero_()
+    assert not between(mine, {**mine, "scales": mine["scales"][:, :1]}).only_zero_blocks
+
+
+def test_values_below_the_smallest_bf16_number_are_told_apart() -> None:
+    mine = low()
+    mine["scales"].zero_()
+    mine["elements"].view(torch.uint8).zero_()
+    assert between(mine, flipped(mine, "elements", (2, 3))).values_differ
+
+
+def test_eight_bits_are_compared_with_more() -> None:
+    eight = plain(4, 32)["values"].to(FP8)
+    assert between({"values": eight}, {"values": eight.bfloat16()}).neutral
+    assert between({"values": eight}, {"values": -eight.bfloat16()}).values_differ
+
+
 @pytest.mark.parametrize(
     ("component", "index"), [("scales", (1, 0)), ("elements", (1, 40)), ("scales", (0, 1))]
 )
@@ -162,7 +182,7 @@ def test_the_floor_rule_is_recognized_by_scales_one_lower() -> None:
 def test_other_weights() -> None:
     told = describe(between(low(), low(seed=9)))
     assert told.startswith("other weights (")
-    assert " elements of the sampled rows)" in told
+    assert re.search(r"\(\d+ scales, \d+ elements of the sampled rows\)$", told)
 
 
 def test_bytes_of_a_weight_without_scales_are_counted() -> None:

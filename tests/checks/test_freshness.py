@@ -44,7 +44,7 @@ def test_a_failed_sync_whose_version_is_reported_fails() -> None:
     assert (judgement.status, judgement.subject) == (Status.FAIL, "sync 3")
     told = parts_of(judgement)
     assert told["what"] == "the engine reports the version of a sync that failed"
-    assert told["got"] == "7"
+    assert (told["where"], told["got"]) == ("sync 3", "7")
     assert is_complete(judgement)
     assert judgement.coverage == Coverage(3, 3)
 

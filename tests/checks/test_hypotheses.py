@@ -74,6 +74,24 @@ def test_what_nothing_explains_has_no_reason(held: Callable[[torch.Tensor], Tens
     assert reason_for(source(32), (1, 2), {"scales": torch.ones(2, 2)}) == ""
 
 
+def test_what_was_exported_and_not_used_is_named_alone() -> None:
+    """Half precision holds these weights too, which says nothing then."""
+    for held in (grid, values):
+        told = reason_for(source(), ROWS, held(source()))
+        assert told == "what the learner exported, which its forward does not use"
+
+
+def test_all_that_fits_is_told() -> None:
+    tiny = source() * 2.0**-40  # zero in both narrow formats
+    told = reason_for(tiny, ROWS, values(torch.zeros_like(tiny)))
+    rounded = "the learner's weight, rounded to"
+    assert told == f"{rounded} float16 or {rounded} float8_e4m3fn"
+
+
+def test_rows_beyond_the_columns_are_not_looked_up_there() -> None:
+    assert reason_for(source(96), (90,), {"values": source()[:1]}) == ""
+
+
 def test_no_square_is_tried_where_there_is_none() -> None:
     wide = source(48)
     assert reason_for(wide, ROWS, values(wide + 1)) == ""

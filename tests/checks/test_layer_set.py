@@ -75,6 +75,16 @@ def test_both_kinds_at_once_are_told_apart() -> None:
     )
 
 
+def test_causes_of_what_is_wrong_are_all_told() -> None:
+    told = parts_of(judged(TABLE, {"head.weight": "mxfp8", "k.weight": "bf16", "q_proj": "mxfp8"}))
+    assert told["likely cause"] == (
+        "an exclusion pattern matches more than was meant; lm_head, embedding or router is "
+        "missing from the exclusions; names of the two sides do not map to each other"
+    )
+    told = parts_of(judged(TABLE, {**TABLE, "odd.weight": "mxfp8"}))
+    assert told["likely cause"] == "names of the two sides do not map to each other"
+
+
 def test_an_unknown_method_is_no_match() -> None:
     odd = "unknown to syncguard (Fp8LinearMethod)"
     judgement = judged(TABLE, {**TABLE, "k.weight": odd})

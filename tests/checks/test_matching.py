@@ -1,6 +1,8 @@
 """Copies and ties: which answers speak of which weight."""
 
-from syncguard.checks.matching import answers
+import pytest
+
+from syncguard.checks.matching import NO_RANKS, answers, on_ranks
 from syncguard.observations import LearnerLayer, Unreadable
 from tests.checks.factories import a_learner_layer
 
@@ -37,3 +39,12 @@ def test_a_tied_weight_without_answers_has_those_of_the_other_name() -> None:
 def test_a_weight_without_any_has_none() -> None:
     assert answers([EMBEDDING, HEAD], {}) == {"embed": {}, "head": {}}
     assert answers([EMBEDDING], {"x": answer("")}) == {"embed": {}}
+
+
+@pytest.mark.parametrize(("ranks", "told"), [((1,), ", on rank 1"), ((0, 2), ", on ranks 0, 2")])
+def test_the_ranks_of_a_shared_weight_are_told(ranks: tuple[int, ...], told: str) -> None:
+    assert on_ranks({"q": ranks}, "q") == told
+
+
+def test_a_weight_that_is_not_shared_has_no_ranks() -> None:
+    assert on_ranks(NO_RANKS, "q") == on_ranks({"q": ()}, "q") == on_ranks({"k": (1,)}, "q") == ""

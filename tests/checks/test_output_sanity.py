@@ -116,6 +116,26 @@ def test_a_kl_of_one_nat_is_the_limit() -> None:
         assert judgement.bound == 1
 
 
+def test_the_limits_themselves_pass() -> None:
+    gaps = 1.8414056604369606 + np.arange(-50, 50) * 2.0**-52
+    (gap, *_) = gaps[np.expm1(-gaps) + gaps == 1]
+    zero = np.zeros(1)
+    judgement = gross_divergence(samples(engine=zero + gap, learner=zero), LAYERS)
+    assert (judgement.status, judgement.measured) == (Status.PASS, 1)
+    paired = samples(engine=zero + 1, learner=zero, dequantized=zero + 0.5)
+    judgement = paired_logprobs(paired, LAYERS)
+    assert (judgement.status, judgement.measured, judgement.bound) == (Status.PASS, 1, 1)
+
+
+def test_a_learner_that_has_diverged_is_told_in_full() -> None:
+    judgement = gross_divergence(samples(learner=np.full(5, np.nan)), LAYERS)
+    assert judgement.status is Status.NOT_RUN
+    told = parts_of(judgement)
+    assert told["expected"] == "finite log-probabilities of the learner's forward"
+    assert "the learner itself has diverged" in told["likely cause"]
+    assert told["what to do"] == "look at the learner's own loss and weights first"
+
+
 def test_a_small_kl_is_told_with_its_tokens() -> None:
     judgement = gross_divergence(off(0.2), LAYERS)
     assert judgement.message == "KL is 0.019 nats a token on 5 tokens"

@@ -116,14 +116,25 @@ def test_no_answer_is_missing_input() -> None:
 def test_the_published_form_knows_one_tolerance() -> None:
     judgement = published_random_probe([*healthy(), probe("q.weight", 99, error=0.25)])
     assert judgement.status is Status.PASS
+    assert judgement.message == "the relative errors of 5 layers are within 0.25"
     assert (judgement.measured, judgement.bound) == (0.25, 0.25)
     assert judgement.coverage.layers_checked == 5
+
+
+def test_the_published_form_counts_kernels() -> None:
+    judgement = published_random_probe([probe("q.weight", error=1), probe("k.weight", error=2)])
+    assert parts_of(judgement)["what"] == "2 kernels are off by more than a quarter"
 
 
 @pytest.mark.parametrize("error", [0.2501, 1.739, math.nan])
 def test_the_published_form_sees_a_stale_layout(error: float) -> None:
     judgement = published_random_probe([*healthy(), probe("q.weight", error=error)])
     assert (judgement.status, judgement.subject) == (Status.FAIL, "q.weight")
+    told = parts_of(judgement)
+    assert told["what"] == "1 kernel is off by more than a quarter"
+    assert told["expected"] == "a relative Frobenius error of at most 0.25"
+    assert told["got"] == f"q: {error:.4f}"
+    assert judgement.bound == 0.25
     assert judgement.measured == pytest.approx(error, nan_ok=True)
     assert judgement.evidence == (("q", f"{error:.4f}"),)
     assert is_complete(judgement)

@@ -63,6 +63,11 @@ def test_a_function_becomes_a_check_and_stays_a_function(registered: str) -> Non
     assert CHECKS[registered].explanation == "Say yes.\n\nWhatever is asked."
 
 
+def test_without_a_docstring_the_summary_explains() -> None:
+    bare = Check("bare", "C6", lambda: passed("", Coverage(1, 1)), (), "Say yes.")
+    assert bare.explanation == "Say yes."
+
+
 def test_a_reference_says_so(registered: str) -> None:
     check(registered, "C6", reference=True)(answer)
     assert CHECKS[registered].reference
