@@ -1,14 +1,16 @@
-"""Run the smoke check on several versions of vLLM's CPU build, and write down what each gives.
+"""Run the smoke check on versions of vLLM's CPU build, and write down what each gives.
 
-Usage: python scripts/version_matrix.py [--folder build/versions] [VERSION ...]
+Usage: python scripts/version_matrix.py [--folder build/versions] VERSION ...
 
 Wheels are unpacked before the environment's own packages on the path, so one environment serves
-all; the results go into docs/versions.md. Not a part of CI: the wheels are some 120 MB each.
+all; each version's row of docs/versions.md is written anew. `noxfile.py` names the versions. Not a
+part of CI: the wheels are some 120 MB each.
 """
 
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,7 +23,6 @@ from _blocks import fill
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "versions.md"
-VERSIONS = ("0.29.0", "0.30.0", "0.31.0", "0.32.0")
 RUNS = (
     ("tiny-qwen3", "mxfp8"),
     ("tiny-qwen3", "modelopt-mxfp8"),
@@ -30,15 +31,17 @@ RUNS = (
     ("tiny-qwen3-moe", "mxfp8"),
 )
 TIMEOUT_S = 600
+_ROW = re.compile(r"^\| (\d+\.\d+\.\d+) \|.*\|$", re.MULTILINE)
 
 
 def main() -> int:
     """Fill the page; 0 if every run gave a report."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("versions", nargs="*", default=VERSIONS)
+    parser.add_argument("versions", nargs="+")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "versions")
     given = parser.parse_args()
-    rows = []
+    rows = _rows()
+    silent = 0
     for version in given.versions:
         unpacked = _unpacked(version, given.folder)
         cells = []
@@ -46,9 +49,15 @@ def main() -> int:
             cells.append(_smoke(unpacked, model, quantization))
             sys.stdout.write(f"{version} {model} {quantization}: {cells[-1]}\n")
             sys.stdout.flush()
-        rows.append((version, cells))
-    silent = _write(rows)
-    return silent or int(any(cell.startswith("no report") for _, cells in rows for cell in cells))
+        rows[version] = f"| {version} | {datetime.now(UTC):%Y-%m-%d} | {' | '.join(cells)} |"
+        silent |= any(cell.startswith("no report") for cell in cells)
+        silent |= _write(rows)
+    return silent
+
+
+def _rows() -> dict[str, str]:
+    """The rows that the page has, by version."""
+    return {found[1]: found[0] for found in _ROW.finditer(PAGE.read_text("utf-8"))}
 
 
 def _unpacked(version: str, folder: Path) -> Path:
@@ -96,13 +105,11 @@ def _in_words(report: dict[str, Any]) -> str:
     return "; ".join(told) or str(report["status"])
 
 
-def _write(rows: list[tuple[str, list[str]]]) -> int:
+def _write(rows: dict[str, str]) -> int:
     lines = [
-        f"Run on {datetime.now(UTC):%Y-%m-%d}.",
-        "",
-        "| vLLM | " + " | ".join(f"{model}, {quantization}" for model, quantization in RUNS) + " |",
-        "|---" * (len(RUNS) + 1) + "|",
-        *(f"| {version} | {' | '.join(cells)} |" for version, cells in rows),
+        "| vLLM | run on | " + " | ".join(f"{model}, {grid}" for model, grid in RUNS) + " |",
+        "|---" * (len(RUNS) + 2) + "|",
+        *(rows[version] for version in sorted(rows)),
     ]
     return fill(PAGE, "matrix", "\n".join(lines) + "\n")
 

@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import pytest
 
 from syncguard.engines.tested import TESTED, untested
@@ -22,3 +25,10 @@ def test_a_version_outside_is_told_with_the_range(version: str) -> None:
 
 def test_an_engine_of_somebody_else_has_no_range() -> None:
     assert untested("mine", "0.1") == ""
+
+
+def test_the_matrix_runs_both_ends() -> None:
+    text = Path(__file__).parents[2].joinpath("noxfile.py").read_text("utf-8")
+    (line,) = re.findall(r"^VERSIONS = (.*)$", text, re.MULTILINE)
+    versions = re.findall(r'"([\d.]+)"', line)
+    assert (versions[0], versions[-1]) == TESTED["vllm"]

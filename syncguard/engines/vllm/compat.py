@@ -24,6 +24,7 @@ def choose_experts() -> None:
 
     from syncguard.engines.vllm.experts import CpuMxfp8Experts
 
+    _route_on_cpu()
     mxfp8_emulation_moe.Mxfp8EmulationTritonExperts = CpuMxfp8Experts
     methods: tuple[Any, ...] = (Mxfp8OnlineMoEMethod, ModelOptMxFp8FusedMoE)
     for method in methods:
@@ -46,6 +47,46 @@ def add_expert_group() -> None:
             parallel_state.torch.distributed.get_backend(world.device_group),
             group_name="ep",
         )
+
+
+def _route_on_cpu() -> None:
+    """Let routers choose experts, and these have room for their results.
+
+    vLLM 0.29 has no router for a CPU, and asks an operator for it that only its CUDA build has;
+    its experts take their results' memory from a manager that its CPU worker does not set up.
+    """
+    from importlib.util import find_spec
+
+    import torch
+    from vllm import _custom_ops
+    from vllm.model_executor.layers.fused_moe import router
+    from vllm.v1.worker import workspace
+
+    if find_spec(f"{router.__name__}.cpu_router"):
+        return
+    _custom_ops.topk_softmax = _topk_softmax
+    if not workspace.is_workspace_manager_initialized():
+        workspace.init_workspace_manager(torch.device("cpu"))
+
+
+def _topk_softmax(
+    weights: Any,
+    ids: Any,
+    token_expert_indices: Any,
+    gating: Any,
+    renormalize: bool = False,
+    bias: Any = None,
+    is_padding: Any = None,
+) -> None:
+    """Write the weights and numbers of each token's best experts, as vLLM's operator does."""
+    if is_padding is not None:
+        raise NotImplementedError("tokens of padding are routed like others here")
+    scores = gating.float().softmax(-1)
+    best = (scores if bias is None else scores + bias).topk(ids.shape[1], dim=-1).indices
+    chosen = scores.gather(1, best)
+    weights.copy_(chosen / chosen.sum(-1, keepdim=True) if renormalize else chosen)
+    ids.copy_(best)
+    del token_expert_indices  # of no use to experts on a CPU
 
 
 def _post_process_experts(method: Any, ours: Any) -> None:
