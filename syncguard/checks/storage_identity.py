@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 from syncguard.checks.judgement import Judgement, counted, failed, listed, not_run, passed
 from syncguard.checks.registry import check
@@ -98,8 +99,7 @@ def alias_graph(
     path, change = next(iter(broken.items()))
     return failed(
         explain(
-            f"{counted(len(broken), 'tensor shares', 'tensors share')} storage with others than "
-            "before",
+            f"{len(broken)} tensors share storage with others than before",
             where=listed(list(broken)),
             expected="the alias graph of before the sync",
             got=f"{path}: {change}",
@@ -130,8 +130,8 @@ def _change(row: StoredTensor, now: StoredTensor | None) -> str:
     )
 
 
-def _shown(name: str, value: object) -> str:
-    return f"{value:#x}" if name == "storage" and isinstance(value, int) else str(value)
+def _shown(name: str, value: Any) -> str:
+    return f"{value:#x}" if name == "storage" else str(value)
 
 
 def _aliases(rows: Sequence[StoredTensor]) -> dict[str, frozenset[str]]:
