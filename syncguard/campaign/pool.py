@@ -120,6 +120,7 @@ def _outcome(child: "_Child[Job]", timeout_s: float) -> dict[str, Any] | Lost:
     if not child.closed:
         os.kill(child.pid, signal.SIGKILL)  # it is late, or has no more to say
     _, status = os.waitpid(child.pid, 0)
+    _kill_group(child)
     os.close(child.pipe)
     with child.output as output:
         if child.whole:
@@ -149,8 +150,15 @@ def _end(child: "_Child[Job]") -> None:
         os.kill(child.pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(child.pid, 0)
+    _kill_group(child)
     os.close(child.pipe)
     child.output.close()
+
+
+def _kill_group(child: "_Child[Job]") -> None:
+    """End what a child has started and left behind, such as the processes of its engine."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def _fork(job: Job, work: Work, pipes: Sequence[int]) -> "_Child[Job]":
@@ -166,9 +174,12 @@ def _fork(job: Job, work: Work, pipes: Sequence[int]) -> "_Child[Job]":
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if not pid:
+            os.setpgid(0, 0)
             _live(parent, output, [reading, *pipes], lambda: _write(writing, work(job)))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
+    with contextlib.suppress(OSError):  # it may have done so itself, or have ended
+        os.setpgid(pid, pid)
     os.close(writing)
     return _Child(job, pid, reading, output)
 
@@ -201,7 +212,7 @@ def _settle(parent: int, output: BinaryIO, pipes: Sequence[int]) -> None:
     sys.stdin = open(os.devnull)  # noqa: SIM115 - for the life of the process
     sys.stdout = sys.stderr = open(2, "w", errors="replace", closefd=False)  # noqa: SIM115
     faulthandler.enable(sys.stderr)
-    # Ctrl-C reaches the whole group of processes; the parent ends its children itself.
+    # A library's handler would answer a Ctrl-C; the parent ends its children itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
     if os.getppid() != parent:

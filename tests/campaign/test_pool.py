@@ -1,9 +1,13 @@
 import os
 import signal
+import subprocess
 import sys
 import time
 from contextlib import closing
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from syncguard.campaign.pool import Lost, run_jobs
 
@@ -85,6 +89,30 @@ def test_closing_it_ends_the_children() -> None:
         pass
     else:
         raise AssertionError("a child is left")
+
+
+@pytest.mark.parametrize("then", ["return", "hang", "die"])
+def test_what_a_child_has_started_ends_with_it(then: str, tmp_path: Path) -> None:
+    def work(job: str) -> dict[str, Any]:
+        child = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL)  # noqa: S607
+        (tmp_path / "pid").write_text(str(child.pid))
+        if job == "die":
+            os._exit(7)
+        return slept(60 if job == "hang" else 0)
+
+    run([then], work, timeout_s=1 if then == "hang" else 30)
+    started = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 10
+    while running(started):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_ctrl_c_is_the_parents_business() -> None:
