@@ -133,7 +133,11 @@ def weight_values(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What is known of one copy: why it is wrong, or why nothing is known; else it is right."""
+    """What is known of one copy: why it is wrong, or why nothing is known; else it is right.
+
+    Attributes:
+        probed: Whether it is the exact probe that says so.
+    """
 
     wrong: str = ""
     unseen: str = ""
@@ -161,8 +165,8 @@ def _judged(
         return _Found(probed=True)
     told = _text(served, total, None)
     if isinstance(theirs, Unreadable):
-        return _Found(wrong=f"{told}, seen by the exact probe", probed=True)
-    return _Found(wrong=f"{_forms(mine, theirs)}; through the exact probe {told}", probed=True)
+        return _Found(wrong=f"{told}, seen by the exact probe")
+    return _Found(wrong=f"{_forms(mine, theirs)}; through the exact probe {told}")
 
 
 def _readable(mine: WeightPrint, theirs: WeightPrint | Unreadable) -> bool:

@@ -282,6 +282,13 @@ def test_a_probe_of_another_size_is_no_match() -> None:
     assert told == "8 of 8 rows differ, the first is 0, seen by the exact probe"
 
 
+def test_a_probe_says_nothing_of_a_weight_whose_values_are_not_told() -> None:
+    model = a_model(hidden={"q.weight": "packed for the kernel"})
+    judgement = judged(model, packed_values={})
+    assert (judgement.status, judgement.reason) == (Status.NOT_RUN, Reason.UNSUPPORTED)
+    assert parts_of(judgement)["where"] == "q.weight"
+
+
 def test_a_failure_counts_more_than_what_is_unseen() -> None:
     model = a_model(hidden={"norm.weight": "no reason"})
     model.change("q.weight", "elements", (5, 0))
