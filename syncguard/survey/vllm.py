@@ -59,6 +59,27 @@ _SPECIAL: Final = (
     replace(_DENSE, variant="unknown-name", scenario="unknown-name"),
     replace(_DENSE, variant="wrong-shape", scenario="wrong-shape", finding="vllm_wrong_shape"),
     replace(_DENSE, variant="cut-short", scenario="cut-short"),
+    *(replace(cell, variant="asleep", scenario="asleep") for cell in (_DENSE, _MOE)),
+    replace(_DENSE, variant="asleep", scenario="asleep", process="server"),
+)
+
+_TWO: Final = replace(_DENSE, variant="replicas", settings={"replicas": 2})
+_REPLICAS: Final = (
+    _TWO,
+    replace(_TWO, path="reload"),
+    replace(_TWO, model="tiny-qwen3-moe"),
+    replace(_TWO, process="server"),
+    *(
+        replace(
+            _TWO,
+            process=process,
+            variant="replica-left-out",
+            scenario="replica-left-out",
+            finding="vllm_empty_update",
+            core=process == "in",
+        )
+        for process in ("in", "server")
+    ),
 )
 
 _RANKS: Final = tuple(
@@ -119,6 +140,7 @@ def cells() -> list[SurveyCell]:
     return [
         *crossed,
         *_SPECIAL,
+        *_REPLICAS,
         *_RANKS,
         *_ELSEWHERE,
         *(replace(cell, missing=why) for cell, why in _NOT_YET),
