@@ -26,6 +26,8 @@ _BUCKETS: Final = 8
 _ONE_WEIGHT_MIB: Final = 1e-6
 _WHOLE_MIB: Final = 1e6
 _PATTERN: Final = 0xA5
+_UPDATED: Final = 2
+"""The level of sleep after which weights are synchronized, in the words of vLLM and SGLang."""
 
 
 def _smoke(cell: SurveyCell, bucket_mib: float | None = None) -> Report:
@@ -114,7 +116,10 @@ def _left_out(cell: SurveyCell) -> Report:
 
 
 def _asleep(cell: SurveyCell) -> Report:
-    """A sync, and another one while the engine sleeps, judged when it is awake."""
+    """A sync, and another one while the engine sleeps, judged when it is awake.
+
+    It sleeps as it is meant to before an update: what it holds need not be kept.
+    """
     guard, learner, engine, limit = _sides(cell)
     guard.sync(bucket_bytes=limit, poison=_PATTERN)
     learner.step(1e-6)
@@ -122,7 +127,7 @@ def _asleep(cell: SurveyCell) -> Report:
     begin, finish = engine.begin, engine.finish
 
     def begin_asleep(number: int, version: str) -> None:
-        sleep()
+        sleep(_UPDATED)
         begin(number, version)
 
     def finish_and_wake() -> SyncRecord:

@@ -118,6 +118,7 @@ def test_what_a_killed_supervisor_leaves_is_ended(tmp_path: Path) -> None:
         client = Client(server)
         child = client.get("/child")["pid"]
         os.kill(server._process.pid, signal.SIGKILL)
+        server._process.wait(10)
         with pytest.raises(EngineLost, match="killed by SIGKILL"):
             client.get("/version")
     assert ends(child)
