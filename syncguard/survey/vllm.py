@@ -41,6 +41,8 @@ _DENSE: Final = SurveyCell("vllm", "tiny-qwen3", "mxfp8", "transfer")
 _MOE: Final = replace(_DENSE, model="tiny-qwen3-moe")
 _ROUTERS_AS_IF_MIXED: Final = ("lm_head", "model.layers.0.mlp.gate", "model.layers.1.mlp.gate")
 
+_FREES_NOTHING: Final = "on a CPU vLLM takes no requests while it sleeps, and frees nothing"
+
 _SPECIAL: Final = (
     replace(
         _DENSE,
@@ -59,8 +61,10 @@ _SPECIAL: Final = (
     replace(_DENSE, variant="unknown-name", scenario="unknown-name"),
     replace(_DENSE, variant="wrong-shape", scenario="wrong-shape", finding="vllm_wrong_shape"),
     replace(_DENSE, variant="cut-short", scenario="cut-short"),
-    *(replace(cell, variant="asleep", scenario="asleep") for cell in (_DENSE, _MOE)),
-    replace(_DENSE, variant="asleep", scenario="asleep", process="server"),
+    *(
+        replace(cell, variant="asleep", scenario="asleep", note=_FREES_NOTHING)
+        for cell in (_DENSE, _MOE, replace(_DENSE, process="server"))
+    ),
 )
 
 _TWO: Final = replace(_DENSE, variant="replicas", settings={"replicas": 2})

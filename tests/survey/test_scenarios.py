@@ -7,6 +7,7 @@ import pytest
 
 from syncguard.errors import Unsupported
 from syncguard.report import Report
+from syncguard.sides import make_engine
 from syncguard.survey import SurveyCell
 from syncguard.survey import scenarios as module
 from syncguard.survey.scenarios import SCENARIOS
@@ -66,7 +67,7 @@ class Watched:
 
 def test_a_sync_comes_while_the_engine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    made = module.make_engine
+    made = make_engine
 
     def watched(*arguments: Any) -> Any:
         return Watched(made(*arguments), calls)
@@ -80,7 +81,7 @@ def test_a_sync_comes_while_the_engine_sleeps(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_weights_of_before_the_sleep_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = module.make_engine
+    made = make_engine
     monkeypatch.setattr(module, "make_engine", lambda *given: Watched(made(*given), [], level=1))
     assert {"C2", "C3"} <= failing(SCENARIOS["asleep"](ONE)).keys()
 
@@ -94,7 +95,7 @@ def test_an_engine_that_cannot_sleep_is_told(monkeypatch: pytest.MonkeyPatch) ->
                 raise AttributeError(name)
             return super().__getattr__(name)
 
-    made = module.make_engine
+    made = make_engine
     monkeypatch.setattr(module, "make_engine", lambda *given: Sleepless(made(*given), []))
     with pytest.raises(Unsupported, match="stub has no 'sleep'"):
         SCENARIOS["asleep"](ONE)
