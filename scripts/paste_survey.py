@@ -47,6 +47,7 @@ def summary_of(survey: dict[str, Any], date: str) -> Iterator[str]:
         worst = min(others, key=lambda one: WORST.index(one["status"]), default=None)
         finding = cell["cell"]["finding"].replace("_", "-")
         note = f"[{finding}](findings/{finding}.md)" if cell["known"] else cell["error"]
+        note = note or cell["cell"].get("note", "")
         figures = (f"{cell[name]:.0f}" if cell[name] else "-" for name in ("seconds", "peak_mib"))
         yield (
             f"| `{cell['name']}` | {' | '.join(marks)} | {mark(worst) if worst else 'n/a'} "

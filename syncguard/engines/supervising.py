@@ -2,7 +2,8 @@
 
 A server has processes of its own, which outlive it if it is killed. This process stands between:
 it waits for its input to close, which it does however its parent ends, and then ends the whole
-session of the command, gently first: what is killed leaves shared memory behind.
+session of the command, gently first: what is killed leaves shared memory behind. Its input is a
+socket, through which it tells the session's number, for the case that it is killed itself.
 """
 
 import contextlib
@@ -25,11 +26,11 @@ _TICK_S: Final = 0.2
 
 
 def supervise(command: Sequence[str], released: int) -> int:
-    """Run a command until it ends, or a pipe is closed.
+    """Run a command until it ends, or a socket is closed.
 
     Args:
         command: What to run; it gets a session of its own, and no input.
-        released: Descriptor of the pipe.
+        released: Descriptor of the socket that is closed; the session's number is written to it.
 
     Returns:
         The command's exit code, negative for a signal.
@@ -40,6 +41,8 @@ def supervise(command: Sequence[str], released: int) -> int:
         start_new_session=True,
         preexec_fn=die_with_parent,
     )
+    with contextlib.suppress(OSError):  # it may have been closed already
+        os.write(released, f"{child.pid}\n".encode())
     while child.poll() is None and not select.select([released], [], [], _TICK_S)[0]:
         pass
     if child.poll() is None:

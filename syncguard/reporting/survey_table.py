@@ -47,6 +47,7 @@ def render_survey(result: SurveyResult) -> RenderableType:
         "",
         *(_failing(cell) for cell in result.of(Status.FAIL)),
         *(_open(cell) for cell in result.of(Status.NOT_RUN)),
+        *(_noted(cell) for cell in result.cells if cell.cell.note),
         _closing(result),
     )
 
@@ -104,6 +105,11 @@ def _open(cell: CellResult) -> RenderableType:
     heading = Text.assemble(("not run ", "yellow"), (cell.cell.name, "bold"))
     reasons = [cell.error] if cell.error else list(dict.fromkeys(_reasons(cell)))
     return Group(heading, *(Padding(Text(why), (0, 0, 1, 2)) for why in reasons))
+
+
+def _noted(cell: CellResult) -> RenderableType:
+    heading = Text.assemble(("note ", "dim"), (cell.cell.name, "bold"))
+    return Group(heading, Padding(Text(cell.cell.note), (0, 0, 1, 2)))
 
 
 def _reasons(cell: CellResult) -> Iterator[str]:

@@ -27,6 +27,7 @@ class SurveyCell:
         settings: Settings of the engine, see `syncguard.sides.make_engine`.
         scenario: One of `syncguard.survey.scenarios.SCENARIOS`.
         finding: One of `syncguard.survey.findings.FINDINGS`: what is known to fail here.
+        note: What its result must be read with; empty if there is nothing.
         missing: Why it cannot be run; empty if it can.
         core: Whether it belongs to the short survey.
     """
@@ -41,6 +42,7 @@ class SurveyCell:
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     scenario: str = "smoke"
     finding: str = ""
+    note: str = ""
     missing: str = ""
     core: bool = False
 

@@ -128,6 +128,12 @@ _ALL: Final = (
         frozenset({"C2", "C3", "C4", "C6"}),
     ),
     Finding(
+        "vllm_empty_update",
+        "an update that brings no weight is committed under its new version",
+        {"C2": r".*@rank1", "C5": r".*"},
+        frozenset({"C3", "C6", "C7", "C8"}),
+    ),
+    Finding(
         "vllm_expert_scales",
         "after a reload MXFP8 experts read scales that are no parameters any more",
         {"C4": r".*quant_config\._w[12]\.scale|.*w(13|2)_weight_scale"},

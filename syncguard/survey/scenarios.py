@@ -3,11 +3,13 @@
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import torch
 
+from syncguard.errors import Unsupported
 from syncguard.guard import Guard
+from syncguard.observations import SyncRecord
 from syncguard.protocols import Engine, Learner
 from syncguard.report import Report
 from syncguard.reporting import Broadcast
@@ -24,6 +26,8 @@ _BUCKETS: Final = 8
 _ONE_WEIGHT_MIB: Final = 1e-6
 _WHOLE_MIB: Final = 1e6
 _PATTERN: Final = 0xA5
+_UPDATED: Final = 2
+"""The level of sleep after which weights are synchronized, in the words of vLLM and SGLang."""
 
 
 def _smoke(cell: SurveyCell, bucket_mib: float | None = None) -> Report:
@@ -40,17 +44,24 @@ def _smoke(cell: SurveyCell, bucket_mib: float | None = None) -> Report:
         model=cell.model,
         quantization=cell.weights,
         path=cell.path,
-        process=cell.process if cell.process in PROCESSES else PROCESSES[0],
+        process=_process(cell),
         bucket_mib=bucket_mib,
         settings=cell.settings,
     )
     return run_smoke(options, Broadcast([]))
 
 
+def _process(cell: SurveyCell) -> str:
+    """What the smoke check calls it; settings say the rest."""
+    return cell.process if cell.process in PROCESSES else PROCESSES[0]
+
+
 def _sides(cell: SurveyCell) -> tuple[Guard, Learner, Engine, int]:
     """Both sides, the guard around their syncs, and how large a bucket is."""
     checkpoint = make_model(cell.engine, cell.model, cell.weights)
-    engine = make_engine(cell.engine, checkpoint, cell.weights, cell.path, 0, cell.settings)
+    engine = make_engine(
+        cell.engine, checkpoint, cell.weights, cell.path, 0, cell.settings, _process(cell)
+    )
     learner = make_learner(checkpoint, cell.weights, 0, engine.wire)
     guard = Guard(learner, engine, Broadcast([]), vocabulary=checkpoint.config["vocab_size"])
     return guard, learner, engine, sum(t.nbytes for _, t in learner.weights()) // _BUCKETS
@@ -91,6 +102,56 @@ def _after_partial(chosen: Callable[[str], bool]) -> Scenario:
     return run
 
 
+def _left_out(cell: SurveyCell) -> Report:
+    """A sync, and another one of which the last replica gets no bucket; its verdicts count."""
+    guard, learner, engine, limit = _sides(cell)
+    guard.sync(bucket_bytes=limit, poison=_PATTERN)
+    learner.step(1e-6)
+    *_, last = sites = _capable(engine, "seams")()["receive"].values()
+    if len(sites) == 1:
+        raise RuntimeError("there are no replicas of which one could be left out")
+    with last.wrap(lambda original: lambda *bucket: []):
+        summary, verdicts = guard.sync(bucket_bytes=limit, poison=_PATTERN)
+    return Report(syncs=(summary,), verdicts=tuple(verdicts))
+
+
+def _asleep(cell: SurveyCell) -> Report:
+    """A sync, and another one while the engine sleeps, judged when it is awake.
+
+    It sleeps as it is meant to before an update: what it holds need not be kept.
+    """
+    guard, learner, engine, limit = _sides(cell)
+    guard.sync(bucket_bytes=limit, poison=_PATTERN)
+    learner.step(1e-6)
+    sleep, wake = (_capable(engine, name) for name in ("sleep", "wake"))
+    begin, finish = engine.begin, engine.finish
+
+    def begin_asleep(number: int, version: str) -> None:
+        sleep(_UPDATED)
+        begin(number, version)
+
+    def finish_and_wake() -> SyncRecord:
+        record = finish()
+        wake()
+        return record
+
+    engine.begin, engine.finish = begin_asleep, finish_and_wake  # type: ignore[method-assign]
+    summary, verdicts = guard.sync(bucket_bytes=limit, poison=_PATTERN)
+    return Report(syncs=(summary,), verdicts=tuple(verdicts))
+
+
+def _capable(engine: Engine, name: str) -> Any:
+    """A method that not every engine has.
+
+    Raises:
+        Unsupported: This one has not.
+    """
+    method = getattr(engine, name, None)
+    if method is None:
+        raise Unsupported(f"{engine.name} has no {name!r}")
+    return method
+
+
 def _with_unknown_name(weights: Weights) -> Weights:
     """The engine refuses the last name, when everything else has arrived."""
     yield from weights
@@ -112,10 +173,12 @@ def _cut_short(weights: Weights) -> Weights:
 
 SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
     {
+        "asleep": _asleep,
         "cut-short": _after_failed(_cut_short),
         "empty-session": _after_partial(lambda name: False),
         "many-buckets": functools.partial(_smoke, bucket_mib=_ONE_WEIGHT_MIB),
         "one-bucket": functools.partial(_smoke, bucket_mib=_WHOLE_MIB),
+        "replica-left-out": _left_out,
         "smoke": _smoke,
         "some-layers": _after_partial(lambda name: ".layers.0." in name),
         "unknown-name": _after_failed(_with_unknown_name),

@@ -41,6 +41,8 @@ _DENSE: Final = SurveyCell("vllm", "tiny-qwen3", "mxfp8", "transfer")
 _MOE: Final = replace(_DENSE, model="tiny-qwen3-moe")
 _ROUTERS_AS_IF_MIXED: Final = ("lm_head", "model.layers.0.mlp.gate", "model.layers.1.mlp.gate")
 
+_FREES_NOTHING: Final = "on a CPU vLLM takes no requests while it sleeps, and frees nothing"
+
 _SPECIAL: Final = (
     replace(
         _DENSE,
@@ -59,6 +61,29 @@ _SPECIAL: Final = (
     replace(_DENSE, variant="unknown-name", scenario="unknown-name"),
     replace(_DENSE, variant="wrong-shape", scenario="wrong-shape", finding="vllm_wrong_shape"),
     replace(_DENSE, variant="cut-short", scenario="cut-short"),
+    *(
+        replace(cell, variant="asleep", scenario="asleep", note=_FREES_NOTHING)
+        for cell in (_DENSE, _MOE, replace(_DENSE, process="server"))
+    ),
+)
+
+_TWO: Final = replace(_DENSE, variant="replicas", settings={"replicas": 2})
+_REPLICAS: Final = (
+    _TWO,
+    replace(_TWO, path="reload"),
+    replace(_TWO, model="tiny-qwen3-moe"),
+    replace(_TWO, process="server"),
+    *(
+        replace(
+            _TWO,
+            process=process,
+            variant="replica-left-out",
+            scenario="replica-left-out",
+            finding="vllm_empty_update",
+            core=process == "in",
+        )
+        for process in ("in", "server")
+    ),
 )
 
 _RANKS: Final = tuple(
@@ -119,6 +144,7 @@ def cells() -> list[SurveyCell]:
     return [
         *crossed,
         *_SPECIAL,
+        *_REPLICAS,
         *_RANKS,
         *_ELSEWHERE,
         *(replace(cell, missing=why) for cell, why in _NOT_YET),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +13,10 @@ class Handler(BaseHTTPRequestHandler):
         """Nothing is logged."""
 
     def do_GET(self) -> None:
+        if self.path == "/child":
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+            self.answer(200, json.dumps({"pid": child.pid}))
+            return
         self.answer(200, json.dumps({"version": "1"}))
 
     def do_POST(self) -> None:

@@ -1,5 +1,7 @@
 """vLLM's server as a process, and what is asked of it, with another server in its place."""
 
+import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from syncguard.engines.vllm.client import Client, Refused
 from syncguard.engines.vllm.server import Server, command_line
 from syncguard.errors import EngineLost, Unsupported, UsageError
 from tests.engines import standin_server
+from tests.engines.test_supervising import ends
 
 
 @contextmanager
@@ -108,6 +111,17 @@ def test_a_server_that_never_answers_is_ended(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=text), serving(tmp_path, "mute", timeout_s=0.5):
         pass
     assert time.monotonic() - began < 15
+
+
+def test_what_a_killed_supervisor_leaves_is_ended(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        client = Client(server)
+        child = client.get("/child")["pid"]
+        os.kill(server._process.pid, signal.SIGKILL)
+        server._process.wait(10)
+        with pytest.raises(EngineLost, match="killed by SIGKILL"):
+            client.get("/version")
+    assert ends(child)
 
 
 def test_close_ends_it_and_may_be_called_again(tmp_path: Path) -> None:

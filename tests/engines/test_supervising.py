@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,9 +20,11 @@ time.sleep(100)
 """A command with a process of its own, whose number it tells."""
 
 PARENT = """
-import subprocess, sys, time
+import socket, subprocess, sys, time
+ours, theirs = socket.socketpair()
 subprocess.Popen([sys.executable, "-m", "syncguard.engines.supervising", *sys.argv[1:]],
-                 stdin=subprocess.PIPE)
+                 stdin=theirs)
+theirs.close()
 time.sleep(100)
 """
 
@@ -40,22 +43,29 @@ def ends(pid: int) -> bool:
     return not runs(pid)
 
 
+class Supervised:
+    """A supervised command, and the socket that keeps it alive."""
+
+    def __init__(self, *command: str) -> None:
+        self.held, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "syncguard.engines.supervising", *command],
+                stdin=theirs.fileno(),
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+
+    def close(self) -> None:
+        self.held.close()
+        self.process.wait(20)
+
+
 @pytest.fixture
-def started() -> Iterator[list[subprocess.Popen[str]]]:
-    processes: list[subprocess.Popen[str]] = []
-    yield processes
-    for process in processes:
-        process.kill()
-        process.wait()
-
-
-def supervised(*command: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "syncguard.engines.supervising", *command],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def tree() -> Iterator[Supervised]:
+    supervised = Supervised(sys.executable, "-c", TREE)
+    yield supervised
+    supervised.close()
 
 
 def first_line(process: subprocess.Popen[str]) -> str:
@@ -63,41 +73,43 @@ def first_line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
-def test_all_of_it_ends_when_it_is_let_go(started: list[subprocess.Popen[str]]) -> None:
-    process = supervised(sys.executable, "-c", TREE)
-    started.append(process)
-    grandchild = int(first_line(process))
+def test_all_of_it_ends_when_it_is_let_go(tree: Supervised) -> None:
+    grandchild = int(first_line(tree.process))
     assert runs(grandchild)
-    assert process.stdin is not None
-    process.stdin.close()
-    assert process.wait(20) == 128 + signal.SIGTERM
+    tree.held.close()
+    assert tree.process.wait(20) == 128 + signal.SIGTERM
     assert ends(grandchild)
 
 
-def test_all_of_it_ends_when_the_parent_is_killed(started: list[subprocess.Popen[str]]) -> None:
+def test_the_session_is_told(tree: Supervised) -> None:
+    grandchild = int(first_line(tree.process))
+    assert int(tree.held.recv(32)) == os.getsid(grandchild) != os.getsid(0)
+
+
+def test_all_of_it_ends_when_the_parent_is_killed() -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, sys.executable, "-c", TREE],
         stdout=subprocess.PIPE,
         text=True,
     )
-    started.append(parent)
     grandchild = int(first_line(parent))
     assert runs(grandchild)
     parent.kill()
     assert ends(grandchild)
+    parent.wait()
 
 
-def test_the_exit_code_comes_back(started: list[subprocess.Popen[str]]) -> None:
-    started.append(supervised(sys.executable, "-c", "raise SystemExit(7)"))
-    assert started[0].wait(20) == 7
+def test_the_exit_code_comes_back() -> None:
+    supervised = Supervised(sys.executable, "-c", "raise SystemExit(7)")
+    assert supervised.process.wait(20) == 7
+    supervised.close()
 
 
-def test_what_a_command_leaves_behind_ends_with_it(started: list[subprocess.Popen[str]]) -> None:
-    leaving = TREE.replace("time.sleep(100)\n", "")
-    process = supervised(sys.executable, "-c", leaving)
-    started.append(process)
-    assert ends(int(first_line(process)))
-    assert process.wait(20) == 0
+def test_what_a_command_leaves_behind_ends_with_it() -> None:
+    supervised = Supervised(sys.executable, "-c", TREE.replace("time.sleep(100)\n", ""))
+    assert ends(int(first_line(supervised.process)))
+    assert supervised.process.wait(20) == 0
+    supervised.close()
 
 
 def test_it_is_light() -> None:

@@ -63,11 +63,16 @@ def test_tensors_do_not_cross_processes(models: Path) -> None:
         make_pair(models, "tiny-qwen3", "none", process="own", path="reload")
 
 
-def test_a_server_that_is_killed_costs_its_verdicts_only(models: Path) -> None:
+@pytest.mark.parametrize(
+    "killed", ["-m syncguard.engines.supervising", "-m vllm.entrypoints.openai.api_server"]
+)
+def test_a_server_that_is_killed_costs_its_verdicts_only(killed: str, models: Path) -> None:
     pair = make_pair(models, "tiny-qwen3", "none", process="server")
     assert pair.judge() == {}
     children = _descendants(os.getpid())
-    server = next(pid for pid, words in children.items() if "api_server" in words)
+    server = next(
+        pid for pid, words in children.items() if words.partition(" ")[2].startswith(killed)
+    )
     os.kill(server, signal.SIGKILL)
     verdicts = pair.sync()
     assert verdicts["session"].status is Status.NOT_RUN

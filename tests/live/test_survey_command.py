@@ -22,6 +22,7 @@ KNOWN = {
         "vllm/qwen3-tied/none/transfer",
         "vllm/qwen3-moe/none/transfer",
         "vllm/qwen3/modelopt-mxfp8/transfer+router-exclusion",
+        "vllm/qwen3/mxfp8/transfer+replica-left-out",
     },
 }
 

@@ -1,6 +1,7 @@
 """What a survey's result says of its cells."""
 
 import json
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -52,6 +53,19 @@ def test_cell_is_as_bad_as_its_conditions(
 ) -> None:
     cell = result(**told)
     assert (cell.status, cell.known) == (status, known)
+
+
+def test_a_note_is_told_with_the_result() -> None:
+    noted = survey(result(replace(TIED, note="it <frees> nothing")))
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(render_survey(noted))
+    assert "it <frees> nothing" in capture.get()
+    assert "it &lt;frees&gt; nothing" in survey_page(noted)
+    assert json.loads(noted.to_json())["cells"][0]["cell"]["note"] == "it <frees> nothing"
+    with console.capture() as capture:
+        console.print(render_survey(survey(result())))
+    assert "note" not in capture.get()
 
 
 def test_an_error_is_never_a_pass() -> None:

@@ -22,7 +22,7 @@ from syncguard.engines.vllm.replica import LibraryReplica, Replica, Scored
 from syncguard.engines.vllm.served import ServedReplica
 from syncguard.errors import Unsupported, UsageError
 from syncguard.observations import GraphReads, QuantizedCanary, SyncRecord
-from syncguard.seams import Seams
+from syncguard.seams import Seam, Seams
 
 __all__ = ["PATHS", "VllmEngine"]
 
@@ -116,6 +116,10 @@ class VllmEngine(RankedEngine):
                 log = folder / f"workers{first}.log"
                 starting.enter_context(output_of_workers(log))
             llm = start(arguments, process=process)
+        if not self._away and self._count > 1:
+            from syncguard.engines.vllm.compat import forget_rotary_tables
+
+            forget_rotary_tables()
         ranks = self._ranks_each
         return LibraryReplica(llm, away=self._away, count=ranks, first=first, world=self._count)
 
@@ -194,15 +198,15 @@ class VllmEngine(RankedEngine):
         return ", ".join(told)
 
     def seams(self) -> Seams:
-        """Where a fault can be armed on the engine's side.
+        """Where a fault can be armed on the engine's side; of replicas, what is sent to each.
 
         Raises:
-            Unsupported: The model lives in another process, or there are several.
+            Unsupported: The one model that there is lives in another process.
         """
+        if len(self._replicas) > 1:
+            return {"receive": self._receiving()}
         if self._away:
             raise Unsupported("faults are armed in this process, and the model is in another one")
-        if len(self._replicas) > 1:
-            raise Unsupported("faults are armed on one model, and there are several replicas")
         from syncguard.engines.vllm.seams import engine_seams
 
         return engine_seams(self, self._model, self._only.worker)
@@ -279,6 +283,12 @@ class VllmEngine(RankedEngine):
         for replica in self._replicas:
             replica.close()
         self._folder.cleanup()
+
+    def _receiving(self) -> dict[str, Seam]:
+        """By the first rank of each replica: it takes a bucket."""
+        firsts = range(0, self._count, self._ranks_each)
+        named = zip(firsts, self._replicas, strict=True)
+        return {f"rank{first}": Seam(replica, "update") for first, replica in named}
 
     @property
     def _only(self) -> Any:

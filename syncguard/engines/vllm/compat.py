@@ -4,7 +4,12 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["add_expert_group", "choose_experts", "tolerate_llvmlite"]
+__all__ = [
+    "add_expert_group",
+    "choose_experts",
+    "forget_rotary_tables",
+    "tolerate_llvmlite",
+]
 
 
 def choose_experts() -> None:
@@ -87,6 +92,16 @@ def _topk_softmax(
     weights.copy_(chosen / chosen.sum(-1, keepdim=True) if renormalize else chosen)
     ids.copy_(best)
     del token_expert_indices  # of no use to experts on a CPU
+
+
+def forget_rotary_tables() -> None:
+    """Let the next engine of this process have rotary tables of its own.
+
+    vLLM keeps them by their sizes, so engines of a process share them, as replicas never do.
+    """
+    from vllm.model_executor.layers.rotary_embedding import _ROPE_DICT
+
+    _ROPE_DICT.clear()
 
 
 def _post_process_experts(method: Any, ours: Any) -> None:

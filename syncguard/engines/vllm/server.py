@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -23,6 +24,9 @@ _TICK_S: Final = 0.25
 _PATIENCE_S: Final = 2.0
 _ENDS_S: Final = 5.0
 _SHOWN: Final = 5
+_LONGEST: Final = 32
+"""Of a number, in bytes."""
+
 _MODULE: Final = "vllm.entrypoints.openai.api_server"
 """The ``vllm`` command wants a distribution of that name, which builds for CPUs do not have."""
 
@@ -72,10 +76,11 @@ class Server:
         self.port = _free_port()
         self._log = log
         words = command(self.port) if command else _command(self.port, arguments)
-        with log.open("wb") as output:
+        self._held, theirs = socket.socketpair()
+        with log.open("wb") as output, theirs:
             self._process = subprocess.Popen(  # noqa: S603 - our own module, with vLLM's
                 [sys.executable, "-m", "syncguard.engines.supervising", *words],
-                stdin=subprocess.PIPE,
+                stdin=theirs.fileno(),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is ours to handle
@@ -94,6 +99,7 @@ class Server:
             EngineLost: It has ended.
         """
         if (code := self._process.poll()) is not None:
+            self._sweep()
             raise EngineLost(f"the engine is gone: {_ended(code)}{self._last_words()}")
 
     def require_soon(self) -> None:
@@ -108,13 +114,23 @@ class Server:
 
     def close(self) -> None:
         """End it with all that it started; safe to call again."""
-        assert self._process.stdin is not None  # noqa: S101 - it is a pipe
-        self._process.stdin.close()
+        with contextlib.suppress(OSError):
+            self._held.shutdown(socket.SHUT_WR)
         try:
             self._process.wait(2 * GENTLE_S)
-        except subprocess.TimeoutExpired:  # the supervisor hangs; what it started dies with it
+        except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._sweep()
+        self._held.close()
+
+    def _sweep(self) -> None:
+        """If its supervisor was killed, do what that would have done."""
+        if self._process.returncode >= 0:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            self._held.settimeout(_PATIENCE_S)
+            os.killpg(int(self._held.recv(_LONGEST)), signal.SIGKILL)
 
     def _await(self, timeout_s: float) -> None:
         until = time.monotonic() + timeout_s
