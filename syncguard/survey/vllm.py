@@ -98,7 +98,11 @@ _ELSEWHERE: Final = (
     replace(_DENSE, weights="none", compiled="compile"),
 )
 
-_NOT_YET: Final = ((replace(_DENSE, weights="int8-w8a8"), "the learner trains in bf16 or MXFP8"),)
+_INT8: Final = tuple(
+    replace(_DENSE, model=model, weights="int8-w8a8", path=path, finding="vllm_int8_scales")
+    for model in ("tiny-qwen3", "tiny-llama")
+    for path in _PATHS
+)
 
 
 def cells() -> list[SurveyCell]:
@@ -118,8 +122,8 @@ def cells() -> list[SurveyCell]:
     ]
     return [
         *crossed,
+        *_INT8,
         *_SPECIAL,
         *_RANKS,
         *_ELSEWHERE,
-        *(replace(cell, missing=why) for cell, why in _NOT_YET),
     ]
