@@ -30,7 +30,7 @@ __all__ = [
 BLOCK: Final = 32
 """Weights along the reduction dimension that share one MXFP8 scale."""
 
-QUANTIZATIONS: Final = ("mxfp8", "none")
+QUANTIZATIONS: Final = ("int8", "mxfp8", "none")
 """How a learner may run its linear layers."""
 
 _HIGH_PRECISION: Final = ("embed", "lm_head", "norm", "router", "gate")

@@ -216,9 +216,8 @@ def _grids() -> Iterator[Finding]:
     for grid in GRIDS.values():
         found = f"{grid.bits_per_weight:g} bits a weight"
         if grid.scale is not None:
-            found += (
-                f": {grid.element.name} elements, a {grid.scale.name} scale for {grid.block_size}"
-            )
+            share = grid.block_size or "a row"
+            found += f": {grid.element.name} elements, a {grid.scale.name} scale for {share}"
         yield Finding("grid", grid.name, State.READY, found)
 
 

@@ -17,6 +17,7 @@ from syncguard.checks.differences import differing_rows
 from syncguard.differing import differences
 from syncguard.errors import Unsupported
 from syncguard.fingerprint import fingerprint
+from syncguard.grids import rounds_activations
 from syncguard.observations import (
     ColdEngine,
     EngineLayer,
@@ -157,7 +158,7 @@ def _samples(view: View) -> Samples:
         )
     learner = {layer.weight: layer.grid for layer in view.get("learner_layers")}
     rounds = any(
-        layer.activations == learner.get(part) == "mxfp8"
+        layer.activations == learner.get(part) and rounds_activations(layer.activations)
         for layer in view.get("engine_layers")
         for part in layer.parts
     )

@@ -1,9 +1,9 @@
 """Chosen inputs for serving kernels.
 
-Rows of the identity are exact in every grid: a one-hot row quantizes without error and its
-product with the weight has one non-zero term, so the kernel's output is a column of the weight
-that it computes with. Gaussian rows are what published checks use; they also exercise activation
-rounding.
+Rows of the identity, times the unit of the grid (`syncguard.grids.unit_of`), are exact: a one-hot
+row quantizes without error and its product with the weight has one non-zero term, so the kernel's
+output is a column of the weight that it computes with. Gaussian rows are what published checks use;
+they also exercise activation rounding.
 """
 
 from collections.abc import Callable, Iterator
@@ -61,6 +61,7 @@ def exact_prints(
     *,
     first: int = 0,
     total: int | None = None,
+    unit: int = 1,
 ) -> NDArray[np.uint64]:
     """Row prints of the weight that a linear serving path computes with.
 
@@ -70,16 +71,18 @@ def exact_prints(
         dtype: Of the model; the path's outputs are compared in this dtype.
         first: Number of its first input feature in the whole layer, on a rank that has some.
         total: Input features of the whole layer, if the path has not all of them.
+        unit: What the rows of the identity are multiplied with, see `syncguard.grids.unit_of`.
 
     Returns:
-        uint64 ``[outputs]``, equal to `value_print` of the dequantized weight, `narrowed`,
-        exactly if the path computes with these values (up to the sign of zero, and to 2^-64).
+        uint64 ``[outputs]``, equal to `value_print` of the dequantized weight, times the unit,
+        `narrowed`, exactly if the path computes with these values (up to the sign of zero, and to
+        2^-64).
     """
     totals: dict[torch.dtype, NDArray[np.uint64]] = {}
     exact = dict.fromkeys((_NARROWER.get(dtype, dtype), dtype), True)
     width = total or features
     for start, rows in identity_rows(features, dtype):
-        columns = serve(rows).to(dtype).T
+        columns = serve(rows * unit).to(dtype).T
         for form in exact:
             values = columns.to(form)
             exact[form] &= form == dtype or torch.equal(values.to(dtype), columns)

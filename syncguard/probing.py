@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from syncguard.fingerprint import value_print
-from syncguard.grids import dequantize, quantize
+from syncguard.grids import from_grid, round_activations, unit_columns, unit_of
 from syncguard.observations import (
     BlockProbe,
     Place,
@@ -45,14 +45,14 @@ def random_probe(view: "View") -> list[ProbeReference]:
     seed = view.context.seed
     references = []
     for output in view.engine.probe_random(_PROBE_ROWS, seed):
-        weight, own = _probed(view, output)
-        x = own(random_rows(_PROBE_ROWS, _width(view, output), seed, weight.dtype))
-        rounded = activations.get(output.module) == "mxfp8"
-        used = dequantize(*quantize(x), dtype=torch.float32) if rounded else x.float()
-        matrix = weight.float().T
+        weight, own = _probed(view, output, _exact_values)
+        dtype = _dtype(view, output)
+        x = own(random_rows(_PROBE_ROWS, _width(view, output), seed, dtype))
+        used = round_activations(x, activations.get(output.module, ""))
+        matrix = weight.T
         plain, emulated = x.float() @ matrix, used @ matrix
         slack = used.abs() @ matrix.abs()
-        unit = torch.finfo(weight.dtype).eps
+        unit = torch.finfo(dtype).eps
         bound = unit * emulated.abs() + 2 * weight.shape[1] * 2.0**-24 * slack
         got = torch.from_numpy(output.output)
         worst = ((got - emulated).abs() / bound.clamp_min(1e-30)).max()
@@ -77,7 +77,7 @@ def block_probe(view: "View") -> list[BlockProbe]:
     turns = _turns(view, chosen)
     probes = []
     for output in view.engine.probe_blocks(turns):
-        weight, own = _probed(view, output)
+        weight, own = _probed(view, output, _unit_values)
         rows = turn_rows(turns[output.module], _width(view, output), weight.dtype)
         wanted = own(rows).float() @ weight.float().T
         got = torch.from_numpy(output.output)
@@ -118,14 +118,42 @@ def _turns(view: "View", chosen: Rotation) -> dict[str, ProbeTurn]:
     return turns
 
 
-def _probed(view: "View", output: ProbeOutput) -> tuple[torch.Tensor, Rows]:
-    """The learner's weight that a serving path was asked for, and how to cut rows to its inputs."""
-    whole = [view.learner.dequantized(part) for part in output.parts]
+def _probed(
+    view: "View", output: ProbeOutput, values: Callable[["View", str], torch.Tensor]
+) -> tuple[torch.Tensor, Rows]:
+    """Values of what a serving path was asked for, and how to cut rows to its inputs."""
+    whole = [values(view, part) for part in output.parts]
     if not output.places:
         return torch.cat(whole), lambda rows: rows
     pairs = zip(output.places, whole, strict=True)
     first, last = output.places[0].columns
     return torch.cat([place.of(part) for place, part in pairs]), lambda rows: rows[:, first:last]
+
+
+def _exact_values(view: "View", weight: str) -> torch.Tensor:
+    """The values of the learner's grid in float32, where its model's dtype may not hold them."""
+    grid, tensors = _grid(view, weight), view.learner.grid_tensors(weight)
+    if unit_of(grid) == 1:
+        return view.learner.dequantized(weight).float()
+    return from_grid(tensors["elements"], tensors["scales"], grid, torch.float32)
+
+
+def _unit_values(view: "View", weight: str) -> torch.Tensor:
+    """What a serving path of the learner's weight gives for the unit rows of its grid."""
+    grid, values = _grid(view, weight), view.learner.dequantized(weight)
+    if unit_of(grid) == 1:
+        return values
+    tensors = view.learner.grid_tensors(weight)
+    return unit_columns(tensors["elements"], tensors["scales"], grid).to(values.dtype)
+
+
+def _grid(view: "View", weight: str) -> str:
+    grid: str = view.get("learner_prints")[weight].grid
+    return grid
+
+
+def _dtype(view: "View", output: ProbeOutput) -> torch.dtype:
+    return view.learner.dequantized(output.parts[0]).dtype
 
 
 def _width(view: "View", output: ProbeOutput) -> int:
@@ -173,9 +201,7 @@ def probe_ranks(view: "View") -> dict[str, tuple[int, ...]]:
     values = view.get("learner_values")
 
     def part(weight: str, place: Place) -> dict[str, NDArray[np.uint64]]:
-        return {
-            "values": value_prints_of(place.of(narrowed(view.learner.dequantized(weight))), place)
-        }
+        return {"values": value_prints_of(place.of(narrowed(_unit_values(view, weight))), place)}
 
     def whole(weight: str) -> Mapping[str, NDArray[np.uint64]] | None:
         return {"values": values[weight]} if weight in values else None
@@ -191,7 +217,7 @@ def flushed_values(view: "View") -> dict[str, NDArray[np.uint64]]:
         if not isinstance(held, WeightPrint) or wanted is None or held.weight in found:
             continue
         if not np.array_equal(held.rows["values"], wanted):
-            weight = flushed(narrowed(view.learner.dequantized(held.weight)))
+            weight = flushed(narrowed(_unit_values(view, held.weight)))
             if weight is not None:
                 found[held.weight] = value_print(weight)
     return found

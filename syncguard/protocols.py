@@ -55,7 +55,8 @@ class Learner(Protocol):
         """The forward grid of one weight, in checkpoint layout.
 
         ``{"elements": float8_e4m3fn [N, K], "scales": uint8 [N, K // 32]}`` for MXFP8,
-        ``{"values": tensor}`` otherwise.
+        ``{"elements": int8 [N, K], "scales": float32 [N, 1]}`` for INT8, ``{"values": tensor}``
+        otherwise.
 
         Raises:
             KeyError: There is no such weight.
@@ -70,7 +71,8 @@ class Learner(Protocol):
     def value_prints(self) -> Mapping[str, NDArray[np.uint64]]:
         """`syncguard.fingerprint.value_print` of every dequantized weight with two dimensions.
 
-        Of the weight as `syncguard.probes.narrowed` gives it.
+        Of the weight, times the unit of its grid (`syncguard.grids.unit_of`, 1 but for INT8), as
+        `syncguard.probes.narrowed` gives it.
         """
 
     def logprobs(
@@ -102,7 +104,8 @@ class Engine(Protocol):
     def wire(self) -> str:
         """What a sync sends for low-precision weights.
 
-        ``bf16``, which the engine quantizes itself, or elements and scales of ``mxfp8``.
+        ``bf16``, which the engine quantizes itself, or elements and scales of ``mxfp8`` or
+        ``int8``.
         """
 
     def environment(self) -> Mapping[str, str]:
@@ -136,7 +139,8 @@ class Engine(Protocol):
     def probe_exact(self) -> Mapping[str, WeightPrint | Unreadable]:
         """Fingerprints of the values that each layer's serving path computes with.
 
-        The serving path runs on rows of the identity matrix; rows of the result are keyed like
+        The serving path runs on rows of the identity matrix, times the unit of its grid; rows of
+        the result are keyed like
         `syncguard.fingerprint.value_print` of the dequantized weight.
         """
 

@@ -34,6 +34,7 @@ __all__ = [
     "make_model",
     "start_cold",
     "start_hosted",
+    "trained_in",
 ]
 
 EngineFactory = Callable[..., Engine]
@@ -132,6 +133,15 @@ _FROM_DISK: Final[Mapping[str, Callable[..., Engine]]] = MappingProxyType(
 )
 
 
+_TRAINED: Final[Mapping[str, str]] = MappingProxyType({"int8-w8a8": "int8", "none": "none"})
+"""The learner's quantization where an engine's is not MXFP8 of some form."""
+
+
+def trained_in(quantization: str) -> str:
+    """The quantization of the learner whose weights an engine holds in this one."""
+    return _TRAINED.get(quantization, "mxfp8")
+
+
 def cache_dir() -> Path:
     """Where made checkpoints are kept, after the XDG base directory specification."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -153,8 +163,7 @@ def make_model(
         UsageError: There is no such model.
     """
     if engine != "stub":
-        blocks = "none" if quantization == "none" else "mxfp8"
-        return resolve_model(model, cache_dir(), quantization=blocks)
+        return resolve_model(model, cache_dir(), quantization=trained_in(quantization))
     if model not in STUB_MODELS:
         close = difflib.get_close_matches(model, STUB_MODELS, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -268,7 +277,7 @@ def make_learner(
 
     Args:
         checkpoint: The model.
-        quantization: ``none``, or any other one for a learner that trains in MXFP8.
+        quantization: The engine's; the learner's is `trained_in` of it.
         seed: Of its random numbers.
         wire: What the engine takes, see `syncguard.protocols.Engine.wire`.
     """
@@ -279,7 +288,7 @@ def make_learner(
         return make_stub_learner(topology, seed=seed)
     from syncguard.learners import TransformersLearner
 
-    trained = "none" if quantization == "none" else "mxfp8"
+    trained = trained_in(quantization)
     return TransformersLearner(checkpoint.path, quantization=trained, wire=wire, seed=seed)
 
 

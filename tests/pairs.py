@@ -9,6 +9,7 @@ from syncguard.guard import Guard
 from syncguard.models import resolve_model
 from syncguard.report import Report
 from syncguard.seams import Seam
+from syncguard.sides import trained_in
 from syncguard.verdict import Status, Verdict
 
 __all__ = ["BUCKET_BYTES", "Pair", "make_pair"]
@@ -77,7 +78,7 @@ def make_pair(engine: str, model: str, folder: Path, quantization: str, **option
     adapter = getattr(importlib.import_module(f"syncguard.engines.{engine}"), _CLASSES[engine])
     checkpoint = resolve_model(model, folder)
     started = adapter(checkpoint.path, quantization, **options)
-    lowered = "none" if quantization == "none" else "mxfp8"
+    lowered = trained_in(quantization)
     learner = TransformersLearner(checkpoint.path, quantization=lowered, wire=started.wire)
     guard = Guard(learner, started, Heard(), vocabulary=checkpoint.config["vocab_size"])
     pair = Pair(learner, started, guard)

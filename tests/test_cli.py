@@ -87,7 +87,7 @@ def test_every_option_arrives(run: Run, asked: list[SmokeOptions]) -> None:
     [
         (
             ["--quantization", "int4"],
-            "'int4' is not one of 'mxfp8', 'modelopt-mxfp8', 'mxfp8-online'",
+            "'int4' is not one of 'mxfp8', 'modelopt-mxfp8', 'int8-w8a8'",
         ),
         (["--profile", "full"], "'full' is not one of 'smoke', 'production'"),
         (["--syncs", "0"], "'--syncs': Input should be greater than or equal to 1"),

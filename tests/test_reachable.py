@@ -468,7 +468,7 @@ def test_the_state_of_requests_is_left_out() -> None:
     root.cache, root.x = torch.zeros(8), tensor()
     root.block = root.cache[4:]
     requests = {root.cache.untyped_storage().data_ptr()}
-    assert set(state_of(root, requests=requests)) == {"x"}
+    assert set(state_of(root, left_out=requests)) == {"x"}
 
 
 def reads(root: torch.nn.Module, work: Callable[[], object]) -> frozenset[str]:

@@ -12,7 +12,7 @@ from syncguard.checks.judgement import counted
 from syncguard.grids import dequantize
 from syncguard.observations import WeightPrint
 
-__all__ = ["Difference", "describe", "differing_rows", "find_row"]
+__all__ = ["Difference", "describe", "differing_rows", "differing_scales", "find_row"]
 
 _POISONS: Final = (0xA5, 0x5A)
 _POISON_SHARE: Final = 0.5
@@ -114,6 +114,13 @@ def differing_rows(a: WeightPrint, b: WeightPrint) -> NDArray[np.int64] | None:
         return None
     masks = [a.rows[name] != b.rows[name] for name in a.rows]
     return np.flatnonzero(np.logical_or.reduce(masks))
+
+
+def differing_scales(mine: WeightPrint, theirs: WeightPrint) -> NDArray[np.int64]:
+    """Rows in which scales differ, where those are all that an engine has to show of a weight."""
+    if theirs.rows.keys() != {"scales"} or "scales" not in mine.rows or mine.shape != theirs.shape:
+        return np.zeros(0, np.int64)
+    return np.flatnonzero(mine.rows["scales"] != theirs.rows["scales"])
 
 
 def find_row(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from syncguard.checks.differences import Difference, describe, differing_rows
+from syncguard.checks.differences import Difference, describe, differing_rows, differing_scales
 from syncguard.checks.judgement import Judgement, counted, failed, listed, not_run, passed
 from syncguard.checks.matching import NO_RANKS, Ranks, answers, on_ranks
 from syncguard.checks.registry import check
@@ -30,7 +30,8 @@ def weight_bytes(
 
     All weights count, not only quantized ones: norms, biases, embeddings, buffers; and every copy
     of them, on each rank and replica. Where the engine keeps only a packed copy, or holds the
-    weight in another grid, the exact probe's answer takes the place of the bytes. Two
+    weight in another grid, the exact probe's answer takes the place of the bytes; scales that it
+    keeps beside packed elements are compared all the same. Two
     differences are none of values and pass: scales of blocks that hold only zeros (one kernel
     refuses the scale that the rule gives), and a format without scales that holds every value of
     another one, such as float32 for bf16.
@@ -157,14 +158,18 @@ def _judged(
         neutral = not rows.size or (difference is not None and difference.neutral)
         return _Found() if neutral else _Found(wrong=_text(rows, total, difference))
     served = _served(probe, values)
+    if isinstance(theirs, WeightPrint) and (scales := differing_scales(mine, theirs)).size:
+        return _Found(wrong=f"its scales: {_text(scales, total, None)}")
     if served is None:
         if isinstance(theirs, Unreadable):
             return _Found(unseen=theirs.why or "the engine does not say why")
+        if theirs.rows.keys() == {"scales"} and mine.grid == theirs.grid:
+            return _Found(unseen="its elements are packed, and were not probed")
         return _Found(wrong=_forms(mine, theirs))
     if not served.size:
         return _Found(probed=True)
     told = _text(served, total, None)
-    if isinstance(theirs, Unreadable):
+    if isinstance(theirs, Unreadable) or theirs.rows.keys() == {"scales"}:
         return _Found(wrong=f"{told}, seen by the exact probe")
     return _Found(wrong=f"{_forms(mine, theirs)}; through the exact probe {told}")
 

@@ -30,10 +30,11 @@ def smoke(
         ),
     ] = "",
     quantization: Annotated[
-        Literal["mxfp8", "modelopt-mxfp8", "mxfp8-online", "mxfp8-trtllm", "none"],
+        Literal["mxfp8", "modelopt-mxfp8", "int8-w8a8", "mxfp8-online", "mxfp8-trtllm", "none"],
         typer.Option(
             help="How both sides run their linear layers; modelopt-mxfp8: vLLM holds a serialized "
-            "checkpoint, and elements and scales are sent. SGLang's mxfp8 is serialized, "
+            "checkpoint, and elements and scales are sent; int8-w8a8: the same in INT8 of a "
+            "learner in bf16. SGLang's mxfp8 is serialized, "
             "mxfp8-online is quantized by SGLang, mxfp8-trtllm shuffled for TRT-LLM's kernel."
         ),
     ] = "mxfp8",

@@ -1,5 +1,6 @@
 """The learner's weights inside the modules of an engine, fused parameters taken apart."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -29,6 +30,8 @@ _DTYPE_GRIDS: Final = MappingProxyType(
 EXPERT_MATRICES: Final = ("w13_weight", "w2_weight")
 """The parameters of a module that stacks experts: gate and up of each, and down."""
 
+_NO_WEIGHT: Final = re.compile("_scale|azp_adj")
+
 Named = Iterable[tuple[str, torch.nn.Module]]
 
 
@@ -45,6 +48,7 @@ class Held:
         kind: ``linear``, ``embedding``, ``head``, ``expert`` or ``plain``.
         expert: Its place in a parameter that stacks experts, [experts, rows, columns]; else -1.
         sealed: Why its bytes cannot be read though there are some; empty if they can.
+        packed: Why its elements cannot be read, though its scales can; empty if they can.
         place: The rectangle of the weight that this rank holds; none if it is all of it.
     """
 
@@ -56,6 +60,7 @@ class Held:
     kind: str
     expert: int = -1
     sealed: str = ""
+    packed: str = ""
     place: Place | None = None
 
     @property
@@ -68,23 +73,29 @@ def held_weights(
     modules: Named,
     fused: Callable[[str], Sequence[str] | None],
     kind: Callable[[str, Any], str],
+    packed: Callable[[Any], str] = lambda module: "",
 ) -> Iterator[Held]:
     """Every weight of the learner that the modules hold.
 
-    Scales are no weights of their own: they belong to the weight that they scale.
+    Scales are no weights of their own: they belong to the weight that they scale. So do sums of
+    elements that kernels for asymmetric activations add.
 
     Args:
         modules: The model's modules with their paths.
         fused: The parts of a module that holds several of the learner's, by its leaf name.
         kind: Tells a module's kind from its path and itself.
+        packed: Tells of a module why the elements of its ``weight`` are read by its kernel only,
+            whether or not a parameter is left of them; nothing if they are not.
     """
     for path, module in modules:
+        why = packed(module)
         for parameter in sorted(module._parameters):
-            if module._parameters[parameter] is None or "_scale" in parameter:
+            own = why if parameter == "weight" else ""
+            if (module._parameters[parameter] is None and not own) or _NO_WEIGHT.search(parameter):
                 continue
             for name, rows in _parts(module, path, fused):
                 weight = f"{name}.{parameter}".lstrip(".")
-                yield Held(weight, module, path, parameter, rows, kind(path, module))
+                yield Held(weight, module, path, parameter, rows, kind(path, module), packed=own)
 
 
 def held_experts(

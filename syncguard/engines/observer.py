@@ -101,17 +101,19 @@ class Observer(abc.ABC):
         apart = self._rank * _APART
         return [
             replace(row, path=f"{self._prefix}{row.path}", storage=row.storage + apart)
-            for row in storage_of(self._model, self.caches)
+            for row in self._table()
         ]
 
     def state(self) -> Mapping[str, int]:
         """A fingerprint of every tensor that can be reached."""
-        return self._told(state_of(self._model, self.caches, self._of_requests()))
+        left_out = self._of_requests() | self._handles()
+        return self._told(state_of(self._model, self.caches, left_out))
 
     def preserved(self) -> Mapping[str, int]:
         """A fingerprint of every tensor that can be reached and that no sync brings."""
         filled = held.carried(self._model, self._held(), self._derived_names)
-        return self._told(state_of(self._model, self.caches, filled | self._of_requests()))
+        left_out = filled | self._of_requests() | self._handles()
+        return self._told(state_of(self._model, self.caches, left_out))
 
     def begin_reads(self) -> None:
         """Note from now on what this thread's operators and compiled code read."""
@@ -122,7 +124,7 @@ class Observer(abc.ABC):
         """Stop noting; the paths of the storage table that were read."""
         assert self._reads is not None, "begin_reads() comes first"  # noqa: S101
         self._watching.close()
-        paths = self._reads.paths(storage_of(self._model, self.caches))
+        paths = self._reads.paths(self._table())
         return frozenset(f"{self._prefix}{path}" for path in paths)
 
     def open_ledger(self) -> None:
@@ -168,6 +170,19 @@ class Observer(abc.ABC):
     @abc.abstractmethod
     def _caches_of_requests(self) -> Iterable[torch.Tensor]:
         """Tensors that hold the state of requests."""
+
+    def _handles(self) -> set[int]:
+        """Addresses of storages that hold nothing but the address of a native object.
+
+        Such an address is another one after each sync, and where it lies is of no account: the
+        object behind it is seen by probes.
+        """
+        return set()
+
+    def _table(self) -> list[StoredTensor]:
+        handles = self._handles()
+        rows = storage_of(self._model, self.caches)
+        return [row for row in rows if row.storage not in handles]
 
     def _mine(self, outputs: Sequence[ProbeOutput]) -> list[ProbeOutput]:
         return [replace(output, rank=self._rank) for output in outputs]

@@ -57,15 +57,14 @@ def storage_of(root: torch.nn.Module, caches: tuple[str, ...] = ()) -> list[Stor
 
 
 def state_of(
-    root: torch.nn.Module, caches: tuple[str, ...] = (), requests: Collection[int] = ()
+    root: torch.nn.Module, caches: tuple[str, ...] = (), left_out: Collection[int] = ()
 ) -> dict[str, int]:
     """A fingerprint of every tensor that can be reached from a model, by path.
 
     Args:
         root: The model.
         caches: As in `reachable_tensors`.
-        requests: Addresses of storages that hold the state of requests, such as the KV cache;
-            they are left out.
+        left_out: Addresses of storages to leave out, such as those with the state of requests.
     """
     return {
         path: fingerprint(tensor if tensor.layout == torch.strided else tensor.to_dense())
@@ -74,7 +73,7 @@ def state_of(
         and tensor.device.type != "meta"
         and kind != "closure"
         and not _is_wrapper(tensor)
-        and _address(tensor) not in requests
+        and _address(tensor) not in left_out
     }
 
 

@@ -5,7 +5,7 @@ An adapter tells how its engine names, serves and derives; nothing here returns 
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from syncguard.engines.held import Held, by_product, dtype_of, grid_of
 from syncguard.fingerprint import value_print
+from syncguard.grids import GRIDS, unit_of
 from syncguard.observations import ProbeOutput, ProbeTurn, Rederivation, Unreadable, WeightPrint
 from syncguard.probes import exact_prints, random_rows, turn_rows
 from syncguard.shards import component_prints
@@ -20,9 +21,15 @@ from syncguard.shards import component_prints
 __all__ = ["Reader"]
 
 _IDS_PER_CALL: Final = 4096
+_SCALED: Final = {grid.scale_dtype: name for name, grid in GRIDS.items() if not grid.plain}
+"""Grids with scales, by the dtype of these."""
 
 Derive = Callable[[Any], Mapping[str, torch.Tensor]]
 Serve = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _plain_grid(module: Any) -> str:
+    return grid_of(dtype_of(module))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +43,28 @@ class Reader:
             the module, or of the expert.
         derived: Derives a module's derived tensors again, by their names there; changes nothing.
             Those of stacked experts are stacked too, and named after their parameter.
+        grid: The grid of the weights that a module computes with.
     """
 
     held: Sequence[Held]
     scales: str
     serve: Callable[[Held], Serve]
     derived: Derive
+    grid: Callable[[Any], str] = _plain_grid
 
     def canonical(self, held: Held) -> dict[str, torch.Tensor]:
         """The readable tensors of one weight, in checkpoint layout; empty if there are none."""
-        tensor = held.module._parameters[held.parameter].data
-        if held.sealed or tensor.is_meta or not tensor.numel():
-            return {}
+        tensor = held.module._parameters[held.parameter]
         scales = held.module._parameters.get(f"{held.parameter}{self.scales}")
+        if held.sealed:
+            return {}
+        if held.packed:
+            return {"scales": _rows(scales, held)} if _readable(scales) else {}
+        if not _readable(tensor):
+            return {}
         if scales is None or tensor.element_size() != 1:
-            return {"values": _own(tensor, held)[held.rows]}
-        return {
-            "elements": _own(tensor, held)[held.rows],
-            "scales": _own(scales.data, held)[held.rows],
-        }
+            return {"values": _rows(tensor, held)}
+        return {"elements": _rows(tensor, held), "scales": _rows(scales, held)}
 
     def weight_prints(self) -> dict[str, WeightPrint | Unreadable]:
         """See `syncguard.protocols.Engine.weight_prints`."""
@@ -65,10 +75,11 @@ class Reader:
                 prints[held.weight] = Unreadable(held.weight, _why_unreadable(held))
                 continue
             first = next(iter(tensors.values()))
+            scales = tensors.get("scales")
             prints[held.weight] = WeightPrint(
                 weight=held.weight,
-                grid="mxfp8" if "scales" in tensors else grid_of(first.dtype),
-                shape=tuple(first.shape),
+                grid=grid_of(first.dtype) if scales is None else _SCALED[scales.dtype],
+                shape=(len(first), _features(held)) if held.packed else tuple(first.shape),
                 rows={name: component_prints(name, t, held.place) for name, t in tensors.items()},
                 nbytes=sum(t.numel() * t.element_size() for t in tensors.values()),
             )
@@ -85,7 +96,8 @@ class Reader:
                     rows = _embedding_prints(module, dtype)
                 else:
                     serve, (first, total) = self.serve(parts[0]), _columns(parts[0], features)
-                    rows = exact_prints(serve, features, dtype, first=first, total=total)
+                    unit = unit_of(self.grid(module))
+                    rows = exact_prints(serve, features, dtype, first=first, total=total, unit=unit)
             except (RuntimeError, ValueError) as error:
                 why = f"its kernel: {error}"
                 prints |= {held.weight: Unreadable(held.weight, why) for held in parts}
@@ -107,13 +119,17 @@ class Reader:
 
     def probe_blocks(self, turns: Mapping[str, ProbeTurn]) -> list[ProbeOutput]:
         """See `syncguard.protocols.Engine.probe_blocks`."""
-        return self._probe(
-            lambda path, features, dtype: turn_rows(turns[path], features, dtype), turns
-        )
+
+        def rows(held: Held, features: int, dtype: torch.dtype) -> torch.Tensor:
+            turn = turns[held.served_by]
+            unit = 1 if turn.sums else unit_of(self.grid(held.module))
+            return turn_rows(turn, features, dtype) * unit
+
+        return self._probe(rows, turns)
 
     def _probe(
         self,
-        rows: Callable[[str, int, torch.dtype], torch.Tensor],
+        rows: Callable[[Held, int, torch.dtype], torch.Tensor],
         modules: Collection[str] | None = None,
     ) -> list[ProbeOutput]:
         """Run serving paths on chosen rows; embeddings multiply nothing and are left out."""
@@ -124,7 +140,7 @@ class Reader:
                 continue
             features = _features(parts[0])
             first, total = _columns(parts[0], features)
-            x = rows(path, total, dtype)[:, first : first + features].contiguous()
+            x = rows(parts[0], total, dtype)[:, first : first + features].contiguous()
             y = self.serve(parts[0])(x).float()
             kept = torch.cat([y[:, held.rows] for held in parts], dim=1)
             places = tuple(held.place for held in parts if held.place is not None)
@@ -199,13 +215,18 @@ def _last(derive: Derive) -> Derive:
     return remembering
 
 
-def _own(tensor: torch.Tensor, held: Held) -> torch.Tensor:
-    return tensor if held.expert < 0 else tensor[held.expert]
+def _rows(tensor: torch.Tensor, held: Held) -> torch.Tensor:
+    whole = tensor.data if held.expert < 0 else tensor.data[held.expert]
+    return whole[held.rows]
+
+
+def _readable(tensor: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
+    return tensor is not None and not tensor.is_meta and bool(tensor.numel())
 
 
 def _why_unreadable(held: Held) -> str:
-    if held.sealed:
-        return held.sealed
+    if held.sealed or held.packed:
+        return held.sealed or held.packed
     name = f"{held.path}.{held.parameter}"
     if held.module._parameters[held.parameter].is_meta:
         return f"{name} is on the meta device: a sync that ended in an error left it without data"

@@ -1,5 +1,12 @@
 """Number formats, quantization rules and scale layouts: pure functions on tensors, no engine."""
 
+from syncguard.grids.activations import (
+    int8_product,
+    round_activations,
+    rounds_activations,
+    unit_columns,
+    unit_of,
+)
 from syncguard.grids.canary import canary
 from syncguard.grids.formats import GRIDS, Grid, NumberFormat
 from syncguard.grids.mxfp8 import dequantize, quantize, quantize_and_compare
@@ -16,11 +23,16 @@ __all__ = [
     "canary",
     "dequantize",
     "from_grid",
+    "int8_product",
     "quantize",
     "quantize_and_compare",
+    "round_activations",
+    "rounds_activations",
     "swizzle",
     "swizzled_index",
     "swizzled_size",
     "to_grid",
+    "unit_columns",
+    "unit_of",
     "unswizzle",
 ]

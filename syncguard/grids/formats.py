@@ -101,6 +101,24 @@ FP32 = NumberFormat(
 
 
 @dataclass(frozen=True, slots=True)
+class IntegerFormat:
+    """Signed integers in two's complement.
+
+    Attributes:
+        name: Lower-case name.
+        bits: Width of a code in bits.
+    """
+
+    name: str
+    bits: int
+
+    @property
+    def max_value(self) -> float:
+        """The largest value; the smallest is one further from zero."""
+        return float((1 << (self.bits - 1)) - 1)
+
+
+@dataclass(frozen=True, slots=True)
 class Grid:
     """The values a number format can take for a tensor: elements, and scales if it has any.
 
@@ -108,13 +126,14 @@ class Grid:
         name: Key in `GRIDS`.
         element: Format of one element.
         element_dtype: Torch dtype that stores the elements.
-        block_size: Elements along the reduction dimension that share a scale, 1 without scales.
+        block_size: Elements along the reduction dimension that share a scale, 1 without scales;
+            0 if all of a row share one.
         scale: Format of a scale, None for a plain grid.
         scale_dtype: Torch dtype that stores the scales, None for a plain grid.
     """
 
     name: str
-    element: NumberFormat
+    element: NumberFormat | IntegerFormat
     element_dtype: torch.dtype
     block_size: int = 1
     scale: NumberFormat | None = None
@@ -127,16 +146,29 @@ class Grid:
 
     @property
     def bits_per_weight(self) -> float:
-        """Storage per weight in bits, scales included (8.25 for MXFP8)."""
-        return self.element.bits + (self.scale.bits / self.block_size if self.scale else 0.0)
+        """Storage per weight in bits, scales included (8.25 for MXFP8) but for those of rows."""
+        shared = self.scale.bits / self.block_size if self.scale and self.block_size else 0.0
+        return self.element.bits + shared
+
+    def blocks(self, columns: int) -> int:
+        """How many scales a row of so many columns has; on a plain grid none.
+
+        Args:
+            columns: Of the weight.
+        """
+        if self.plain:
+            return 0
+        return columns // self.block_size if self.block_size else 1
 
 
 MXFP8 = Grid("mxfp8", E4M3, torch.float8_e4m3fn, 32, E8M0, torch.uint8)
+INT8 = Grid("int8", IntegerFormat("int8", 8), torch.int8, 0, FP32, torch.float32)
 
 GRIDS: Mapping[str, Grid] = {
     grid.name: grid
     for grid in (
         MXFP8,
+        INT8,
         Grid("bf16", BF16, torch.bfloat16),
         Grid("fp16", FP16, torch.float16),
         Grid("fp32", FP32, torch.float32),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from syncguard.grids import mxfp8
+from syncguard.grids import int8, mxfp8
 from syncguard.grids.formats import GRIDS
 
 if TYPE_CHECKING:
@@ -39,19 +39,29 @@ def _cast_to(dtype: torch.dtype) -> RoundingRule:
     )
 
 
-def _dequantize_mxfp8(
-    elements: torch.Tensor, scales: torch.Tensor | None, dtype: torch.dtype
-) -> torch.Tensor:
-    if scales is None:
-        raise ValueError(
-            "from_grid: grid 'mxfp8' needs scales, got None. Pass the E8M0 bytes that belong to "
-            "the elements."
-        )
-    return mxfp8.dequantize(elements, scales, dtype)
+def _scaled(
+    name: str,
+    quantize: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]],
+    dequantize: Callable[[torch.Tensor, torch.Tensor, torch.dtype], torch.Tensor],
+) -> RoundingRule:
+    """A grid with scales, without which its elements mean nothing."""
+
+    def with_scales(
+        elements: torch.Tensor, scales: torch.Tensor | None, dtype: torch.dtype
+    ) -> torch.Tensor:
+        if scales is None:
+            raise ValueError(
+                f"from_grid: grid {name!r} needs scales, got None. Pass the "
+                f"{GRIDS[name].scale_dtype} scales that belong to the elements."
+            )
+        return dequantize(elements, scales, dtype)
+
+    return RoundingRule(quantize, with_scales)
 
 
 ROUNDING: Mapping[str, RoundingRule] = {
-    "mxfp8": RoundingRule(mxfp8.quantize, _dequantize_mxfp8),
+    "int8": _scaled("int8", int8.quantize, int8.dequantize),
+    "mxfp8": _scaled("mxfp8", mxfp8.quantize, mxfp8.dequantize),
     **{name: _cast_to(grid.element_dtype) for name, grid in GRIDS.items() if grid.plain},
 }
 

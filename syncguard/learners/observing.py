@@ -24,11 +24,11 @@ _PRODUCTS: Final = ("aten.mm.default", "aten.addmm.default")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UsedGrid:
-    """The block-scaled operand of one weight's product.
+    """The scaled operand of one weight's product.
 
     Attributes:
-        elements: float8_e4m3fn [N, K], as in checkpoint layout.
-        scales: uint8 [N, K // 32].
+        elements: float8_e4m3fn [N, K], as in checkpoint layout; int8 for INT8.
+        scales: uint8 [N, K // 32]; float32 [N, 1] for INT8.
     """
 
     elements: torch.Tensor

@@ -40,14 +40,18 @@ def shares_changed(
     """Compare the grids of two forwards.
 
     Returns:
-        The share of element bytes that differ, and of scale bytes; 0 if there are none.
+        The share of elements that differ, and of scales; 0 if there are none.
     """
     shares = []
     for component in ("elements", "scales"):
         changed = total = 0
         for name in before.keys() & after.keys():
             old, new = getattr(before[name], component), getattr(after[name], component)
-            changed += int((old.view(torch.uint8) != new.view(torch.uint8)).sum())
+            changed += int((_bits(old) != _bits(new)).sum())
             total += old.numel()
         shares.append(changed / max(1, total))
     return shares[0], shares[1]
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(torch.int32 if tensor.itemsize == 4 else torch.uint8)

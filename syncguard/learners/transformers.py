@@ -1,4 +1,4 @@
-"""The learner: a transformers causal language model, trained in bf16 or in torchao's MXFP8."""
+"""The learner: a transformers causal language model, by one of `syncguard.learners.recipes`."""
 
 import importlib.metadata
 import platform
@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from syncguard.checkpoints import read_checkpoint
 from syncguard.fingerprint import fingerprint, row_prints, value_print
-from syncguard.grids import GRIDS, canary, dequantize
+from syncguard.grids import GRIDS, canary, dequantize, from_grid, unit_columns, unit_of
 from syncguard.learners.loading import load_model, lower_to_mxfp8
 from syncguard.learners.naming import kinds, ties
 from syncguard.learners.observing import UsedGrid, watch
 from syncguard.learners.optimizing import Masters
+from syncguard.learners.recipes import RECIPES
 from syncguard.learners.scoring import score
 from syncguard.learners.training import policy_gradient, shares_changed
 from syncguard.observations import LearnerLayer, QuantizedCanary, StepReport, WeightPrint
@@ -39,9 +40,10 @@ class TransformersLearner:
     Args:
         path: A checkpoint folder.
         quantization: ``mxfp8``: linear layers train through torchao's emulated round-up recipe,
-            while head, embedding, norms and routers stay as they are. ``none``: all in bf16.
+            while head, embedding, norms and routers stay as they are. ``int8``: it trains in bf16,
+            and the same layers are rolled out in INT8 W8A8. ``none``: all in bf16.
         wire: What a sync sends for low-precision weights: the model's ``bf16``, which the engine
-            quantizes, or elements and scales of ``mxfp8``.
+            quantizes, or elements and scales of the quantization's grid, by its name.
         seed: Of training batches, and of what the masters hold below bf16.
 
     Raises:
@@ -61,9 +63,9 @@ class TransformersLearner:
         self._wire = wire
         self._seed = seed
         self._steps = 0
+        self._recipe = RECIPES[quantization]
         self._model = load_model(self.checkpoint)
-        if quantization == "mxfp8":
-            lower_to_mxfp8(self._model)
+        self._recipe.lower(self._model)
         self._kinds = kinds(self._model)
         self._ties = ties(self._model)
         self._parameters: dict[str, torch.Tensor] = dict(self._model.named_parameters())
@@ -76,7 +78,7 @@ class TransformersLearner:
 
     def environment(self) -> dict[str, str]:
         """Names and versions of what the learner computes with."""
-        libraries = ["torch", "transformers"]
+        libraries = ["torch", "transformers", *self._recipe.libraries]
         found = {
             "name": "transformers",
             "architecture": self.checkpoint.architecture,
@@ -84,22 +86,21 @@ class TransformersLearner:
             "device": "cpu",
             "python": platform.python_version(),
         }
-        if self.quantization == "mxfp8":
-            libraries.append("torchao")
-            found["recipe"] = "torchao MXFP8_EMULATED_RCEIL"
+        if self._recipe.name:
+            found["recipe"] = self._recipe.name
         return found | {library: importlib.metadata.version(library) for library in libraries}
 
     def layers(self) -> list[LearnerLayer]:
         """Every weight and persistent buffer in model order, with its observed grid.
 
-        The grid is ``mxfp8`` for a weight whose product in a forward ran on MXFP8 operands, else
-        that of its dtype. A tied weight is listed under both names.
+        The grid is the recipe's for a weight whose product in a forward ran on its operands, else
+        that of the weight's dtype. A tied weight is listed under both names.
         """
         used = self._observe()
         return [
             LearnerLayer(
                 weight=name,
-                grid="mxfp8" if name in used else _dtype_grid(self._plain[name].dtype),
+                grid=self._recipe.grid if name in used else _dtype_grid(self._plain[name].dtype),
                 kind=kind,
                 shape=tuple(self._plain[name].shape),
                 tied_to=self._ties.get(name, ""),
@@ -129,7 +130,7 @@ class TransformersLearner:
         """
         if weight in self._ties:
             return ()
-        if self._wire == "mxfp8" and weight in self._observe():
+        if self._wire == self._recipe.grid and weight in self._observe():
             return (weight, f"{weight}_scale")
         return (weight,)
 
@@ -153,8 +154,9 @@ class TransformersLearner:
             weight: Its name; a tied weight is known by both.
 
         Returns:
-            ``{"elements": float8_e4m3fn [N, K], "scales": uint8 [N, K // 32]}`` for MXFP8: the
-            very operands of the forward's product. Else ``{"values": tensor}``. Only to be read.
+            ``{"elements": float8_e4m3fn [N, K], "scales": uint8 [N, K // 32]}`` for MXFP8, int8
+            and float32 [N, 1] for INT8: the very operands of the forward's product. Else
+            ``{"values": tensor}``. Only to be read.
 
         Raises:
             KeyError: There is no such weight.
@@ -189,9 +191,13 @@ class TransformersLearner:
         return found
 
     def value_prints(self) -> dict[str, NDArray[np.uint64]]:
-        """`value_print` of the dequantized values of every matrix, tied names included."""
+        """`value_print` of the values of every matrix, tied names included.
+
+        They are what a serving path gives for rows of the identity times the unit of the grid,
+        which is 1, and so the dequantized values, but for INT8.
+        """
         return {
-            name: value_print(narrowed(self.dequantized(name)))
+            name: value_print(narrowed(self._columns(name)))
             for name in self._kinds
             if self._plain[name].ndim > 1
         }
@@ -207,7 +213,8 @@ class TransformersLearner:
 
         Args:
             sequences: Token ids, of any lengths.
-            mode: ``forward``: the learner's own forward; ``dequantized``: the same model in its
+            mode: ``forward``: the learner's own forward, of the policy that it wants served;
+                ``dequantized``: the same model in its
                 dtype on the dequantized grid; ``float32``: the dequantized grid in float32;
                 ``model``: the weights before quantization, in the model's dtype.
 
@@ -219,8 +226,11 @@ class TransformersLearner:
         """
         if mode not in LOGPROB_MODES:
             raise ValueError(f"mode: expected one of {', '.join(LOGPROB_MODES)}, got {mode!r}")
-        forward = self._forward if mode == "forward" else self._forward_on(self._mode_values(mode))
-        return score(forward, sequences, int(self._model.config.vocab_size))
+        vocabulary = int(self._model.config.vocab_size)
+        if mode == "forward":
+            with self._recipe.scored(self._model):
+                return score(self._forward, sequences, vocabulary)
+        return score(self._forward_on(self._mode_values(mode)), sequences, vocabulary)
 
     def step(self, learning_rate: float) -> StepReport:
         """Take one optimizer step: policy gradient on random tokens and advantages, AdamW.
@@ -276,7 +286,8 @@ class TransformersLearner:
     def _observe(self) -> Mapping[str, UsedGrid]:
         """Run a forward on a few tokens, unless the weights are those of the last one."""
         if self._observed is None:
-            with torch.no_grad(), watch(self._parameters) as used:
+            observed = self._recipe.observed(self._model, self._parameters)
+            with torch.no_grad(), observed as used:
                 self._forward(torch.arange(_OBSERVED_TOKENS)[None])
             self._observed = used
         return self._observed
@@ -305,9 +316,16 @@ class TransformersLearner:
     def _values(self, weight: str, dtype: torch.dtype) -> torch.Tensor:
         grid = self._observe().get(weight)
         if grid is not None:
-            return dequantize(grid.elements, grid.scales, dtype)
+            return from_grid(grid.elements, grid.scales, self._recipe.grid, dtype)
         plain = self._plain[weight]
         return plain.to(dtype) if plain.is_floating_point() else plain
+
+    def _columns(self, weight: str) -> torch.Tensor:
+        grid = self._observe().get(weight)
+        if grid is None or unit_of(self._recipe.grid) == 1:
+            return self.dequantized(weight)
+        columns = unit_columns(grid.elements, grid.scales, self._recipe.grid)
+        return columns.to(self._plain[weight].dtype)
 
     def _with_masters(self) -> Masters:
         if self._masters is None:

@@ -110,6 +110,12 @@ _ALL: Final = (
         frozenset({"C6"}),
     ),
     Finding(
+        "vllm_int8_scales",
+        "after a reload the CPU's INT8 kernels read scales from memory that has been freed",
+        {"C2": _LINEAR, "C3": _LINEAR},
+        frozenset({"C6"}),
+    ),
+    Finding(
         "vllm_modelopt_exclusion",
         "ModelOpt's exclusion model.layers.N.mlp.gate also excludes mlp.gate_up_proj",
         {"C1": r"model\.layers\.\d+\.mlp\.(gate|up)_proj\.weight"},

@@ -123,7 +123,11 @@ _ELSEWHERE: Final = (
     replace(_DENSE, weights="none", compiled="compile"),
 )
 
-_NOT_YET: Final = ((replace(_DENSE, weights="int8-w8a8"), "the learner trains in bf16 or MXFP8"),)
+_INT8: Final = tuple(
+    replace(_DENSE, model=model, weights="int8-w8a8", path=path, finding="vllm_int8_scales")
+    for model in ("tiny-qwen3", "tiny-llama")
+    for path in _PATHS
+)
 
 
 def cells() -> list[SurveyCell]:
@@ -143,9 +147,9 @@ def cells() -> list[SurveyCell]:
     ]
     return [
         *crossed,
+        *_INT8,
         *_SPECIAL,
         *_REPLICAS,
         *_RANKS,
         *_ELSEWHERE,
-        *(replace(cell, missing=why) for cell, why in _NOT_YET),
     ]

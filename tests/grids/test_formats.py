@@ -85,7 +85,7 @@ def test_gfloat_agrees_on_e4m3() -> None:
 
 
 def test_grids_are_keyed_by_name_and_consistent_with_their_dtypes() -> None:
-    assert {"mxfp8", "bf16", "fp16", "fp32"} <= GRIDS.keys()
+    assert {"int8", "mxfp8", "bf16", "fp16", "fp32"} <= GRIDS.keys()
     for name, grid in GRIDS.items():
         assert grid.name == name
         assert grid.element.bits == 8 * grid.element_dtype.itemsize
@@ -96,6 +96,13 @@ def test_grids_are_keyed_by_name_and_consistent_with_their_dtypes() -> None:
 def test_mxfp8_takes_eight_and_a_quarter_bits() -> None:
     assert MXFP8.bits_per_weight == 8.25
     assert GRIDS["bf16"].bits_per_weight == 16
+
+
+def test_int8_has_a_scale_for_each_row() -> None:
+    grid = GRIDS["int8"]
+    assert (grid.bits_per_weight, grid.blocks(64), GRIDS["mxfp8"].blocks(64)) == (8, 1, 2)
+    assert GRIDS["bf16"].blocks(64) == 0
+    assert grid.element.max_value == torch.iinfo(torch.int8).max
 
 
 def test_sources_are_the_plain_grids() -> None:

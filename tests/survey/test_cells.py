@@ -40,7 +40,8 @@ def test_words_are_parts_of_names_or_patterns() -> None:
     assert moe
     assert all("moe" in name for name in moe)
     assert names("vllm/qwen3/*/reload") == [
-        f"vllm/qwen3/{weights}/reload" for weights in ("none", "mxfp8", "modelopt-mxfp8")
+        f"vllm/qwen3/{weights}/reload"
+        for weights in ("none", "mxfp8", "modelopt-mxfp8", "int8-w8a8")
     ]
     assert set(names("moe", "tied")) == {*moe, *names("tied")}
     assert len(names("core")) == sum(cell.core for cell in CELLS)

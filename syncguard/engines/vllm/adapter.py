@@ -16,7 +16,13 @@ from syncguard.engines.buckets import write_bucket
 from syncguard.engines.ranked import RankedEngine
 from syncguard.engines.ranks import AllRanks
 from syncguard.engines.starting import temporary_files_in
-from syncguard.engines.vllm.launch import EXCLUDED, QUANTIZATIONS, engine_arguments, start
+from syncguard.engines.vllm.launch import (
+    EXCLUDED,
+    QUANTIZATIONS,
+    WIRES,
+    engine_arguments,
+    start,
+)
 from syncguard.engines.vllm.output import output_of_workers
 from syncguard.engines.vllm.replica import LibraryReplica, Replica, Scored
 from syncguard.engines.vllm.served import ServedReplica
@@ -126,7 +132,7 @@ class VllmEngine(RankedEngine):
     @property
     def wire(self) -> str:
         """See `syncguard.protocols.Engine`."""
-        return "mxfp8" if self._quantization == "modelopt-mxfp8" else "bf16"
+        return WIRES.get(self._quantization, "bf16")
 
     def environment(self) -> Mapping[str, str]:
         """Engine, versions and the kernels in use."""

@@ -108,9 +108,11 @@ def install(layer: Any, name: str, fresh: torch.Tensor) -> None:
 
 
 def kernel_of(layer: Any) -> Any:
-    """The kernel object of a vLLM layer's quantization method, or none.
+    """The kernel object of a vLLM layer's quantization method, or of its scheme, or none.
 
     That of experts is another one after each sync of a quantized layer.
     """
     modular = getattr(layer.quant_method, "moe_kernel", None)
-    return getattr(layer.quant_method, "kernel", getattr(modular, "fused_experts", None))
+    scheme = getattr(layer, "scheme", None)  # of compressed-tensors, whose one method has several
+    owners = (layer.quant_method, "kernel"), (modular, "fused_experts"), (scheme, "kernel")
+    return next((getattr(one, name) for one, name in owners if hasattr(one, name)), None)

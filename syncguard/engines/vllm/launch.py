@@ -16,11 +16,14 @@ __all__ = [
     "BACKEND",
     "EXCLUDED",
     "QUANTIZATIONS",
+    "WIRES",
     "engine_arguments",
     "prepare_environment",
     "server_environment",
     "start",
 ]
+
+_INT8: Final = MappingProxyType({"num_bits": 8, "type": "int", "symmetric": True})
 
 QUANTIZATIONS: Final[Mapping[str, Callable[[list[str]], dict[str, Any]]]] = MappingProxyType(
     {
@@ -38,18 +41,40 @@ QUANTIZATIONS: Final[Mapping[str, Callable[[list[str]], dict[str, Any]]]] = Mapp
                 }
             }
         },
+        "int8-w8a8": lambda exclude: {
+            "hf_overrides": {
+                "quantization_config": {
+                    "quant_method": "compressed-tensors",
+                    "format": "int-quantized",
+                    "quantization_status": "compressed",
+                    "ignore": exclude,
+                    "config_groups": {
+                        "group_0": {
+                            "targets": ["Linear"],
+                            "weights": {**_INT8, "strategy": "channel", "dynamic": False},
+                            "input_activations": {**_INT8, "strategy": "token", "dynamic": True},
+                        }
+                    },
+                }
+            }
+        },
     }
 )
-"""How vLLM is told to hold weights: in bf16, quantized by itself, or as a checkpoint in MXFP8."""
+"""How vLLM is told to hold weights: in bf16, quantized by itself, or as a checkpoint in MXFP8 or
+INT8."""
 
 EXCLUDED: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
     {
         "none": (),
         "mxfp8": (r"re:.*\.mlp\.gate$", r"re:.*\.shared_expert_gate$"),
         "modelopt-mxfp8": ("lm_head", "*.mlp.gate", "*.shared_expert_gate"),
+        "int8-w8a8": ("lm_head", r"re:.*\.mlp\.gate$", r"re:.*\.shared_expert_gate$"),
     }
 )
 """What a learner leaves unquantized and vLLM would not, as each configuration has to say it."""
+
+WIRES: Final[Mapping[str, str]] = MappingProxyType({"int8-w8a8": "int8", "modelopt-mxfp8": "mxfp8"})
+"""What serialized weights travel as; all others come in bf16."""
 
 _ENVIRONMENT: Final = {
     "VLLM_NO_USAGE_STATS": "1",

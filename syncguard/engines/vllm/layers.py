@@ -9,7 +9,7 @@ from syncguard.engines.placing import Cut, placed
 from syncguard.engines.vllm.kernel import kernel_of
 from syncguard.observations import EngineLayer
 
-__all__ = ["held_weights", "is_packed", "layer_table"]
+__all__ = ["grid_in", "held_weights", "is_int8", "is_packed", "layer_table"]
 
 _PLAIN: Final = (
     "UnquantizedEmbeddingMethod",
@@ -35,7 +35,7 @@ def held_weights(model: Any) -> Iterator[Held]:
         if isinstance(module, RoutedExperts):
             found = _experts(path, module)
         else:
-            found = held.held_weights([(path, module)], fused.get, _kind)
+            found = held.held_weights([(path, module)], fused.get, _kind, _why_packed)
         yield from placed(found, cut)
 
 
@@ -71,7 +71,25 @@ def _describe(module: Any) -> tuple[str, str, str]:
     kernel = kernel_of(module)
     dtype = grid_of(dtype_of(module))
     name = type(kernel).__name__ if kernel is not None else ""
-    return name, _grid(module, dtype), getattr(kernel, "activations", dtype)
+    rounded = "int8" if is_int8(kernel) else dtype
+    return name, grid_in(module), getattr(kernel, "activations", rounded)
+
+
+def grid_in(module: Any) -> str:
+    """The grid of the weights that the live kernel of a module computes with."""
+    return _grid(module, grid_of(dtype_of(module)))
+
+
+def is_int8(kernel: Any) -> bool:
+    """Whether a kernel takes INT8 by output channels and rounds each token to INT8 by itself."""
+    from vllm.model_executor.kernels.linear.scaled_mm.ScaledMMLinearKernel import (
+        Int8ScaledMMLinearKernel,
+    )
+
+    if not isinstance(kernel, Int8ScaledMMLinearKernel):
+        return False
+    config = kernel.config
+    return config.is_channelwise and config.input_symmetric and not config.is_static_input_scheme
 
 
 def _grid(module: Any, dtype: str) -> str:
@@ -80,10 +98,21 @@ def _grid(module: Any, dtype: str) -> str:
 
     from syncguard.engines.vllm.experts import CpuMxfp8Experts
 
-    if isinstance(kernel_of(module), Mxfp8LinearKernel | CpuMxfp8Experts):
+    kernel = kernel_of(module)
+    if isinstance(kernel, Mxfp8LinearKernel | CpuMxfp8Experts):
         return "mxfp8"
+    if is_int8(kernel):
+        return "int8"
     method = type(module.quant_method).__name__
     return dtype if method in _PLAIN else f"unknown to syncguard ({method})"
+
+
+def _why_packed(module: Any) -> str:
+    """Kernels for INT8 on a CPU pack the elements at load and drop them, or keep them so."""
+    kernel = kernel_of(module) if hasattr(module, "quant_method") else None
+    return (
+        f"{type(kernel).__name__} keeps elements in an order of its own" if is_int8(kernel) else ""
+    )
 
 
 def _kind(path: str, module: Any) -> str:

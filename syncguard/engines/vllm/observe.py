@@ -8,19 +8,19 @@ import torch
 from syncguard.engines.held import Held, by_module
 from syncguard.engines.reading import Reader
 from syncguard.engines.vllm.kernel import kernel_of
-from syncguard.engines.vllm.layers import held_weights, is_packed
+from syncguard.engines.vllm.layers import grid_in, held_weights, is_packed
 from syncguard.grids import canary
 from syncguard.observations import QuantizedCanary
 from syncguard.probes import served_weight
 
-__all__ = ["derived_names", "quantize_canary", "reader"]
+__all__ = ["derived_names", "handles", "quantize_canary", "reader"]
 
 _Serve = Callable[[torch.Tensor], torch.Tensor]
 
 
 def reader(model: Any) -> Reader:
     """Reads one live vLLM model."""
-    return Reader(tuple(held_weights(model)), "_scale", _serve, _derived)
+    return Reader(tuple(held_weights(model)), "_scale", _serve, _derived, grid_in)
 
 
 def quantize_canary(model: Any) -> QuantizedCanary | None:
@@ -42,6 +42,20 @@ def quantize_canary(model: Any) -> QuantizedCanary | None:
         lambda rows: kernel.apply_weights(layer, rows), tuple(weight.shape), weight.dtype
     )
     return QuantizedCanary(elements, scales, served)
+
+
+def handles(model: Any) -> set[int]:
+    """See `syncguard.engines.observer.Observer`: vLLM keeps the address of a packed matrix so.
+
+    It does that so that no compiler inlines the number, which is looked up at each call.
+    """
+    kernels = (kernel_of(parts[0].module) for parts in by_module(held_weights(model)).values())
+    handlers = (getattr(kernel, "dnnl_handler", None) for kernel in kernels)
+    return {
+        handler.handler_tensor.untyped_storage().data_ptr()
+        for handler in handlers
+        if handler is not None
+    }
 
 
 def derived_names(module: Any) -> tuple[str, ...]:

@@ -47,6 +47,9 @@ class Observer(observer.Observer):
     def _derived_names(self, module: Any) -> Iterable[str]:
         return observe.derived_names(module)
 
+    def _handles(self) -> set[int]:
+        return observe.handles(self._model)
+
     def _new_ledger(self) -> Ledger:
         return Ledger(self._model, self._rank)
 
