@@ -82,6 +82,19 @@ MODELS: Final[Mapping[str, TinyModel]] = {
             {**_QWEN3, "tie_word_embeddings": True},
         ),
         TinyModel(
+            "tiny-qwen3-wide",
+            "Qwen3, 2 layers of width 256: what each of two ranks holds is enough for any kernel",
+            "qwen3",
+            {
+                **_QWEN3,
+                "hidden_size": 256,
+                "intermediate_size": 512,
+                "num_attention_heads": 8,
+                "num_key_value_heads": 4,
+                "tie_word_embeddings": False,
+            },
+        ),
+        TinyModel(
             "tiny-qwen3-moe",
             "Qwen3 with 4 experts, of which a token uses 2; the first layer is dense",
             "qwen3_moe",

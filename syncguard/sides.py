@@ -96,10 +96,11 @@ def _sglang(
     load: str = "dummy",
     *,
     served: bool = False,
+    ranks: int = 1,
 ) -> Engine:
     from syncguard.engines.sglang.adapter import PATHS, SglangEngine
 
-    form: dict[str, Any] = {"served": served} if served else {}
+    form: dict[str, Any] = {"served": served, "ranks": ranks} if served or ranks > 1 else {}
     return SglangEngine(
         checkpoint.path, quantization, path=path or PATHS[0], load_format=load, seed=seed, **form
     )
@@ -128,9 +129,10 @@ _HOSTED: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
 _SERVED: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"vllm": {"process": "server"}})
 """Settings of an engine that is started as a server; its adapter stays in this process."""
 
-_FROM_DISK: Final[Mapping[str, Callable[..., Engine]]] = MappingProxyType(
-    {"sglang": _sglang, "vllm": _vllm}
-)
+_NEVER_IN: Final[Mapping[str, str]] = MappingProxyType({"sglang": "ranks"})
+"""The setting with which an engine ends the process that it was started in, when a part dies."""
+
+_FROM_DISK: Final = ("sglang", "vllm")
 
 
 _TRAINED: Final[Mapping[str, str]] = MappingProxyType({"int8-w8a8": "int8", "none": "none"})
@@ -191,7 +193,7 @@ def make_engine(
         path: How syncs reach it; empty for the engine's first.
         seed: Of its random numbers.
         settings: Further keyword arguments, which not every engine takes.
-        process: One of `PROCESSES`.
+        process: One of `PROCESSES`. Ranks of SGLang never run in this one.
 
     Raises:
         UsageError: There is no such engine, it has no such setting, or it cannot run where it is
@@ -209,7 +211,7 @@ def make_engine(
                 f"  expected: --process server with {', '.join(_SERVED)}; others run in or own"
             )
         settings = {**settings, **_SERVED[name]}
-    if process != "own":
+    if process != "own" and _NEVER_IN.get(name) not in settings:
         return _started(name, lambda: factory(checkpoint, quantization, path, seed, **settings))
     if isinstance(checkpoint, StubModel):
         raise UsageError("the stub runs in this process only: leave --process out")
@@ -258,7 +260,7 @@ def start_cold(
         raise Unsupported(f"{name} cannot be started on a checkpoint; these can: {known}")
     with tempfile.TemporaryDirectory(prefix="syncguard-cold-") as folder:
         copy = write_copy(checkpoint, learner.weights(), Path(folder))
-        return _FROM_DISK[name](copy, quantization, "", 0, load="auto", **(settings or {}))
+        return make_engine(name, copy, quantization, "", 0, {**(settings or {}), "load": "auto"})
 
 
 def brought_up(engine: Engine, weights: Sequence[tuple[str, "torch.Tensor"]]) -> Engine:

@@ -244,6 +244,22 @@ def test_a_cold_engine_loads_what_the_learner_holds(
     assert engine.options == {"path": "first", "load_format": "auto", "seed": 0}
 
 
+@pytest.mark.usefixtures("_adapters")
+@pytest.mark.parametrize(("name", "hosted"), [("sglang", True), ("vllm", False)])
+def test_ranks_run_where_they_cannot_end_this_process(
+    name: str, hosted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("syncguard.engines.hosting.HostedEngine", Started)
+    engine: Any = make_engine(name, CHECKPOINT, "mxfp8", "", 7, {"ranks": 2})
+    given = (name, CHECKPOINT, "mxfp8", "", 7, {"ranks": 2})
+    if hosted:
+        assert engine.given == ("syncguard.sides:start_hosted", given)
+        started: Any = sides.start_hosted(*given)
+        assert started.options["ranks"] == 2
+    else:
+        assert engine.options["ranks"] == 2
+
+
 def test_an_engine_that_loads_no_checkpoint_cannot_be_started_cold() -> None:
     told = "stub cannot be started on a checkpoint; these can: sglang, vllm"
     with pytest.raises(Unsupported, match=told):

@@ -38,11 +38,19 @@ _SPECIAL: Final = (
     ),
     replace(_DENSE, process="own"),
     replace(_DENSE, weights="none", process="own"),
+    *(
+        replace(_DENSE, model=model, weights=weights, process="tp2", settings={"ranks": 2})
+        for model, weights in (
+            ("tiny-qwen3", "none"),
+            ("tiny-qwen3-tied", "none"),
+            ("tiny-qwen3-wide", "mxfp8"),
+            ("tiny-qwen3-wide", "mxfp8-trtllm"),
+        )
+    ),
 )
 
 _NOT_YET: Final = (
     (replace(_DENSE, model="tiny-qwen3-moe"), "SGLang has MXFP8 experts on Blackwell GPUs only"),
-    (replace(_DENSE, process="tp2"), "the adapter starts one rank"),
     (replace(_DENSE, process="server"), "the adapter has no client for the HTTP server"),
     (replace(_DENSE, path="distributed"), "the adapter joins no process group of the learner"),
 )

@@ -53,6 +53,8 @@ def test_it_passes_and_a_scheduler_that_dies_is_told(served: Served) -> None:
     assert rows["elements"].dtype == torch.float8_e4m3fn
     assert len(rows["elements"]) == len(rows["scales"]) == 2
     assert synced(guard) == []
+    last = engine.generate([[5, 511, 6]], 1, 0)[0][0]  # SGLang gives it back as token 0
+    assert last[:3] == [5, 511, 6]
     os.kill(scheduler(engine), signal.SIGKILL)
     odd = synced(guard)
     assert len(odd) > 10

@@ -82,7 +82,8 @@ class Served:
             return_logprob=True,
             logprob_start_len=0,
         )
-        return [_scored(answer["meta_info"]) for answer in answers]
+        told = [answer["meta_info"] for answer in answers]
+        return [_scored(ids, each) for ids, each in zip(prompts, told, strict=True)]
 
     def close(self) -> None:
         """End the engine's processes."""
@@ -103,8 +104,12 @@ class Served:
         return [MultiprocessingSerializer.serialize(payload) for _ in range(self._count)]
 
 
-def _scored(told: Any) -> tuple[list[int], NDArray[np.float64]]:
-    """A sequence, and the scores of all but its first token."""
-    given = [*told["input_token_logprobs"], *told["output_token_logprobs"]]
-    sequence = [token for _, token, _ in given]
-    return sequence, np.array([score for score, _, _ in given[1:]], np.float64)
+def _scored(prompt: Sequence[int], told: Any) -> tuple[list[int], NDArray[np.float64]]:
+    """A sequence, and the scores of all but its first token.
+
+    SGLang gives the prompt's tokens back too, but the last of the vocabulary as token 0.
+    """
+    sampled = told["output_token_logprobs"]
+    sequence = [*map(int, prompt), *(token for _, token, _ in sampled)]
+    scores = [score for score, _, _ in (*told["input_token_logprobs"][1:], *sampled)]
+    return sequence, np.array(scores, np.float64)
