@@ -476,7 +476,14 @@ class TestSamples:
 
     @pytest.mark.parametrize(
         ("learner_grid", "activations", "rounds"),
-        [("mxfp8", "mxfp8", True), ("mxfp8", "bf16", False), ("bf16", "mxfp8", False)],
+        [
+            ("mxfp8", "mxfp8", True),
+            ("int8", "int8", True),
+            ("mxfp8", "int8", False),
+            ("mxfp8", "bf16", False),
+            ("bf16", "mxfp8", False),
+            ("bf16", "bf16", False),
+        ],
     )
     def test_activations_are_rounded_if_both_sides_round_them(
         self, learner_grid: str, activations: str, rounds: bool

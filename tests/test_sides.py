@@ -19,6 +19,7 @@ from syncguard.sides import (
     make_learner,
     make_model,
     start_cold,
+    trained_in,
 )
 from syncguard.stubs import StubEngine, StubLearner
 from tests.checks.fakes import FakeEngine, FakeLearner
@@ -142,6 +143,14 @@ def test_a_module_that_breaks_while_it_is_imported_is_told_so(
     (tmp_path / "broken_adapter.py").write_text("raise RuntimeError('no licence')")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert "got: RuntimeError: no licence" in told("broken_adapter:start")
+
+
+@pytest.mark.parametrize(
+    ("engine", "learner"),
+    [("none", "none"), ("int8-w8a8", "int8"), ("mxfp8", "mxfp8"), ("modelopt-mxfp8", "mxfp8")],
+)
+def test_a_learner_trains_for_what_the_engine_holds(engine: str, learner: str) -> None:
+    assert trained_in(engine) == learner
 
 
 def test_a_stub_serves_models_of_its_own() -> None:

@@ -23,3 +23,11 @@ def test_an_unknown_path_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match="unknown sync path 'pigeon'; known: transfer, reload"):
         VllmEngine(tmp_path, path="pigeon")
+
+
+def test_ranks_that_would_share_scales_are_refused(tmp_path: Path) -> None:
+    from syncguard.engines.vllm import VllmEngine
+
+    text = r"'int8-w8a8' runs on one rank.*told apart\n.*--tp 1, got 2\n.*'modelopt-mxfp8'"
+    with pytest.raises(UsageError, match=text):
+        VllmEngine(tmp_path, "int8-w8a8", ranks=2)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from syncguard.checks.judgement import counted
-from syncguard.grids import dequantize
+from syncguard.grids import SCALED_GRIDS, from_grid
 from syncguard.observations import WeightPrint
 
 __all__ = ["Difference", "describe", "differing_rows", "differing_scales", "find_row"]
@@ -69,8 +69,9 @@ class Difference:
         mine, theirs = self.learner["scales"], self.engine["scales"]
         if mine.shape != theirs.shape:
             return False
-        magnitude = _octets(self.learner["elements"]).bitwise_and(0x7F)
-        blocks = magnitude.reshape(len(magnitude), -1, 32)
+        elements = self.learner["elements"]
+        magnitude = _octets(elements).bitwise_and(0xFF if elements.dtype == torch.int8 else 0x7F)
+        blocks = magnitude.reshape(*mine.shape, -1)
         return bool((blocks.amax(-1)[mine != theirs] == 0).all())
 
     @property
@@ -189,16 +190,16 @@ def _poisoned(engine: Mapping[str, torch.Tensor]) -> str:
 
 
 def _describe_block(learner: Mapping[str, torch.Tensor], engine: Mapping[str, torch.Tensor]) -> str:
-    scale_steps = engine["scales"].int() - learner["scales"].int()
+    differ = engine["scales"] != learner["scales"]
     elements = int((_octets(learner["elements"]) != _octets(engine["elements"])).sum())
-    steps = set(scale_steps[scale_steps != 0].tolist())
-    wrong_scales = int((scale_steps != 0).sum())
+    steps = _exponent_steps(learner["scales"], engine["scales"])
+    wrong_scales = int(differ.sum())
     told = [
         *([counted(wrong_scales, "scale", "scales")] if wrong_scales else []),
         *([counted(elements, "element", "elements")] if elements else []),
     ]
     where = f"({', '.join(told)} of the sampled rows)"
-    if not steps:
+    if not wrong_scales:
         return f"elements differ under the same scales {where}"
     if steps == {-1}:
         rule = "scales rounded down: a floor or even rule instead of round-up"
@@ -208,6 +209,14 @@ def _describe_block(learner: Mapping[str, torch.Tensor], engine: Mapping[str, to
     return f"{'other weights' if elements else 'the scales are those of other weights'} {where}"
 
 
+def _exponent_steps(learner: torch.Tensor, engine: torch.Tensor) -> set[int]:
+    """By how many exponents scales differ; of scales that are no exponents nothing."""
+    if learner.is_floating_point() or engine.is_floating_point():
+        return set()
+    steps = engine.int() - learner.int()
+    return set(steps[steps != 0].tolist())
+
+
 def _octets(tensor: torch.Tensor) -> torch.Tensor:
     flat = tensor.contiguous()
     return (flat if flat.ndim else flat.reshape(1)).view(torch.uint8)
@@ -215,6 +224,7 @@ def _octets(tensor: torch.Tensor) -> torch.Tensor:
 
 def _values(tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
     if "scales" in tensors:
-        return dequantize(tensors["elements"], tensors["scales"], dtype=torch.float32)
+        elements, scales = tensors["elements"], tensors["scales"]
+        return from_grid(elements, scales, SCALED_GRIDS[scales.dtype], torch.float32)
     values = tensors["values"]
     return values.double() if values.is_floating_point() else values

@@ -5,7 +5,7 @@ from typing import Final
 
 import torch
 
-from syncguard.grids import SCALE_RULES, quantize
+from syncguard.grids import SCALE_RULES, SCALED_GRIDS, quantize, to_grid
 
 __all__ = ["reason_for"]
 
@@ -75,9 +75,10 @@ def _deformed(source: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 def _same_grid(
     weight: torch.Tensor, engine: Mapping[str, torch.Tensor], rule: str = _RIGHT
 ) -> bool:
-    elements, scales = quantize(weight, rule=rule)
+    grid = SCALED_GRIDS[engine["scales"].dtype]
+    elements, scales = quantize(weight, rule=rule) if rule != _RIGHT else to_grid(weight, grid)
     octets = (elements.view(torch.uint8), engine["elements"].contiguous().view(torch.uint8))
-    return _equal(*octets) and _equal(scales, engine["scales"])
+    return _equal(*octets) and scales is not None and _equal(scales, engine["scales"])
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from syncguard.engines.held import Held, by_product, dtype_of, grid_of
 from syncguard.fingerprint import value_print
-from syncguard.grids import GRIDS, unit_of
+from syncguard.grids import SCALED_GRIDS, unit_of
 from syncguard.observations import ProbeOutput, ProbeTurn, Rederivation, Unreadable, WeightPrint
 from syncguard.probes import exact_prints, random_rows, turn_rows
 from syncguard.shards import component_prints
@@ -21,8 +21,6 @@ from syncguard.shards import component_prints
 __all__ = ["Reader"]
 
 _IDS_PER_CALL: Final = 4096
-_SCALED: Final = {grid.scale_dtype: name for name, grid in GRIDS.items() if not grid.plain}
-"""Grids with scales, by the dtype of these."""
 
 Derive = Callable[[Any], Mapping[str, torch.Tensor]]
 Serve = Callable[[torch.Tensor], torch.Tensor]
@@ -78,7 +76,7 @@ class Reader:
             scales = tensors.get("scales")
             prints[held.weight] = WeightPrint(
                 weight=held.weight,
-                grid=grid_of(first.dtype) if scales is None else _SCALED[scales.dtype],
+                grid=grid_of(first.dtype) if scales is None else SCALED_GRIDS[scales.dtype],
                 shape=(len(first), _features(held)) if held.packed else tuple(first.shape),
                 rows={name: component_prints(name, t, held.place) for name, t in tensors.items()},
                 nbytes=sum(t.numel() * t.element_size() for t in tensors.values()),

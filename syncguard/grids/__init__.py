@@ -8,7 +8,7 @@ from syncguard.grids.activations import (
     unit_of,
 )
 from syncguard.grids.canary import canary
-from syncguard.grids.formats import GRIDS, Grid, NumberFormat
+from syncguard.grids.formats import GRIDS, SCALED_GRIDS, Grid, NumberFormat
 from syncguard.grids.mxfp8 import dequantize, quantize, quantize_and_compare
 from syncguard.grids.rounding import from_grid, to_grid
 from syncguard.grids.scale_layout import swizzle, swizzled_index, swizzled_size, unswizzle
@@ -16,6 +16,7 @@ from syncguard.grids.scale_rules import SCALE_RULES, ScaleRule
 
 __all__ = [
     "GRIDS",
+    "SCALED_GRIDS",
     "SCALE_RULES",
     "Grid",
     "NumberFormat",

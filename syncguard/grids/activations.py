@@ -2,7 +2,7 @@
 
 A one-hot row leaves a kernel as one column of the weight. On most grids its number is 1. Where
 each token has a scale of its own, `amax / 127` in float32, it is 127: the scale is 1 then, where
-1 / 127 is rounded, and would move some columns to the next bf16 number.
+1 / 127 is rounded, and would move values beside ties to the next bf16 number.
 """
 
 from __future__ import annotations

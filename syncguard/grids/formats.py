@@ -175,6 +175,11 @@ GRIDS: Mapping[str, Grid] = {
     )
 }
 
+SCALED_GRIDS: Mapping[torch.dtype, str] = {
+    grid.scale_dtype: name for name, grid in GRIDS.items() if grid.scale_dtype is not None
+}
+"""Grids with scales, by the dtype of these: it tells them apart where only tensors are at hand."""
+
 SOURCE_FORMATS: Mapping[torch.dtype, NumberFormat] = {
     torch.bfloat16: BF16,
     torch.float16: FP16,

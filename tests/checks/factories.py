@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from syncguard.checks import Judgement
 from syncguard.checks.differences import Difference
 from syncguard.fingerprint import row_prints, value_print
-from syncguard.grids import GRIDS, dequantize, quantize
+from syncguard.grids import GRIDS, SCALED_GRIDS, from_grid, quantize
 from syncguard.observations import (
     EngineLayer,
     GraphReads,
@@ -47,12 +47,14 @@ def plain(*shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> Te
 def values_of(tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """What a forward computes with."""
     if "scales" in tensors:
-        return dequantize(tensors["elements"], tensors["scales"], torch.bfloat16)
+        return from_grid(tensors["elements"], tensors["scales"], grid_of(tensors), torch.bfloat16)
     return tensors["values"]
 
 
 def grid_of(tensors: Mapping[str, torch.Tensor]) -> str:
-    return "mxfp8" if "scales" in tensors else _GRID_NAMES[tensors["values"].dtype]
+    if "scales" in tensors:
+        return SCALED_GRIDS[tensors["scales"].dtype]
+    return _GRID_NAMES[tensors["values"].dtype]
 
 
 def printed(weight: str, tensors: Mapping[str, torch.Tensor]) -> WeightPrint:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from syncguard.checks.differences import Difference, describe, differing_rows, find_row
-from syncguard.grids import quantize
+from syncguard.grids import quantize, to_grid
 from tests.checks.factories import Tensors, low, plain, printed
 
 FP8 = torch.float8_e4m3fn
@@ -335,3 +335,31 @@ def test_a_known_reason_is_told_in_place_of_a_guess() -> None:
     told = describe(between(mine, same, reason="it rained"))
     assert told == "the same values in another encoding: it rained"
     assert describe(between(mine, theirs, origin="row 1", reason="it rained")) == "holds row 1"
+
+
+def int8(seed: int = 0) -> Tensors:
+    weight = torch.randn(4, 24, generator=torch.Generator().manual_seed(seed))
+    weight[1] = 0
+    elements, scales = to_grid(weight, "int8")
+    assert scales is not None
+    return {"elements": elements, "scales": scales}
+
+
+def test_int8_is_told_by_its_own_values() -> None:
+    mine, theirs = int8(), flipped(int8(), "elements", (2, 3))
+    difference = between(mine, theirs)
+    assert difference.values_differ
+    assert describe(difference) == (
+        "elements differ under the same scales (1 element of the sampled rows)"
+    )
+    told = describe(between(mine, flipped(int8(), "scales", (2, 1))))
+    assert told == "the scales are those of other weights (1 scale of the sampled rows)"
+    assert describe(between(mine, int8(seed=1))).startswith("other weights (3 scales, ")
+
+
+def test_the_scale_of_an_int8_row_of_zeros_is_neutral_and_of_128_is_not() -> None:
+    mine, theirs = int8(), flipped(int8(), "scales", (1, 2))
+    assert between(mine, theirs).only_zero_blocks
+    for side in (mine, theirs):
+        side["elements"][1] = -128  # whose bits below the sign are zeros
+    assert not between(mine, theirs).only_zero_blocks

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from syncguard.checks import Judgement
 from syncguard.checks.weight_grid import weight_bytes
+from syncguard.grids import to_grid
 from syncguard.observations import WeightPrint
 from syncguard.verdict import Coverage, Reason, Status
 from tests.checks.factories import (
@@ -393,3 +394,50 @@ def test_a_weight_with_no_elements_is_equal_to_itself() -> None:
         differences=[],
     )
     assert (judgement.status, judgement.coverage.layers_checked) == (Status.PASS, 7)
+
+
+def packed_int8() -> tuple[Model, dict[str, Any]]:
+    """A weight of which the engine shows its scales, and serves the rest from a packed copy."""
+    weight = torch.randn(8, 64, generator=torch.Generator().manual_seed(4))
+    elements, scales = to_grid(weight, "int8")
+    assert scales is not None
+    model = Model({"q.weight": {"elements": elements, "scales": scales}})
+    whole = model.learner_prints()["q.weight"]
+    rows = {"scales": whole.rows["scales"].copy()}
+    told = {"q.weight": replace(whole, rows=rows, nbytes=scales.nbytes)}
+    return model, {"weight_prints": told, "packed_probe": model.exact_probe(), "differences": []}
+
+
+def test_scales_beside_packed_elements_are_compared_and_the_rest_is_probed() -> None:
+    model, given = packed_int8()
+    judgement = judged(model, **given)
+    assert judgement.status is Status.PASS
+    assert judgement.message == "1 weight is the learner's, 1 of them through the exact probe"
+    assert judgement.coverage.complete
+
+
+def test_one_wrong_scale_beside_a_right_probe_is_named_by_row() -> None:
+    model, given = packed_int8()
+    given["weight_prints"]["q.weight"].rows["scales"][5] ^= np.uint64(1)
+    judgement = judged(model, **given)
+    assert (judgement.status, judgement.subject) == (Status.FAIL, "q.weight")
+    assert "q.weight: its scales: 1 of 8 rows differ, the first is 5" in judgement.message
+    without = judged(model, **{**given, "packed_probe": {}})
+    assert without.status is Status.FAIL
+
+
+def test_a_wrong_row_of_the_probe_beside_right_scales_is_named() -> None:
+    model, given = packed_int8()
+    given["packed_probe"]["q.weight"].rows["values"][2] ^= np.uint64(1)
+    judgement = judged(model, **given)
+    told = "q.weight: 1 of 8 rows differ, the first is 2, seen by the exact probe"
+    assert told in judgement.message
+    assert judgement.status is Status.FAIL
+
+
+def test_right_scales_alone_are_not_enough() -> None:
+    model, given = packed_int8()
+    judgement = judged(model, **{**given, "packed_probe": {}})
+    assert (judgement.status, judgement.reason) == (Status.NOT_RUN, Reason.UNSUPPORTED)
+    assert judgement.evidence == (("q.weight", "its elements are packed, and were not probed"),)
+    assert judgement.coverage.layers_checked == 0

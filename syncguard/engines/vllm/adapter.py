@@ -18,6 +18,7 @@ from syncguard.engines.ranks import AllRanks
 from syncguard.engines.starting import temporary_files_in
 from syncguard.engines.vllm.launch import (
     EXCLUDED,
+    ONE_RANK,
     QUANTIZATIONS,
     WIRES,
     engine_arguments,
@@ -85,6 +86,13 @@ class VllmEngine(RankedEngine):
             raise UsageError(
                 "path 'reload' hands over tensors, which cannot cross to other processes\n"
                 "  what to do: take path 'transfer' or 'extension'"
+            )
+        if ranks > 1 and quantization in ONE_RANK:
+            raise UsageError(
+                f"quantization {quantization!r} runs on one rank: ranks that cut a layer's inputs "
+                f"hold the same scales, which cannot be told apart\n"
+                f"  expected: --tp 1, got {ranks}\n"
+                "  what to do: take one rank, or quantization 'modelopt-mxfp8'"
             )
         self._path = path
         self._quantization = quantization

@@ -15,6 +15,7 @@ from syncguard.errors import UsageError
 __all__ = [
     "BACKEND",
     "EXCLUDED",
+    "ONE_RANK",
     "QUANTIZATIONS",
     "WIRES",
     "engine_arguments",
@@ -75,6 +76,9 @@ EXCLUDED: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
 
 WIRES: Final[Mapping[str, str]] = MappingProxyType({"int8-w8a8": "int8", "modelopt-mxfp8": "mxfp8"})
 """What serialized weights travel as; all others come in bf16."""
+
+ONE_RANK: Final = frozenset({"int8-w8a8"})
+"""Quantizations whose scales several tensor-parallel ranks would share."""
 
 _ENVIRONMENT: Final = {
     "VLLM_NO_USAGE_STATS": "1",
