@@ -31,3 +31,10 @@ def test_ranks_that_would_share_scales_are_refused(tmp_path: Path) -> None:
     text = r"'int8-w8a8' runs on one rank.*told apart\n.*--tp 1, got 2\n.*'modelopt-mxfp8'"
     with pytest.raises(UsageError, match=text):
         VllmEngine(tmp_path, "int8-w8a8", ranks=2)
+
+
+def test_what_is_said_of_quantizations_is_said_of_known_ones() -> None:
+    from syncguard.engines.vllm.launch import EXCLUDED, ONE_RANK, QUANTIZATIONS, WIRES
+
+    assert EXCLUDED.keys() == QUANTIZATIONS.keys()
+    assert {*WIRES, *ONE_RANK} <= QUANTIZATIONS.keys()

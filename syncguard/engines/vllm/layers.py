@@ -16,6 +16,9 @@ _PLAIN: Final = (
     "UnquantizedFusedMoEMethod",
     "UnquantizedLinearMethod",
 )
+_INT8: Final = "Int8ScaledMMLinearKernel"
+"""By its name: it is not in the same module in all versions."""
+
 _PACKED: Final = (
     "its kernel reads {parameter} in an order of its own, which this parameter may or may not be in"
 )
@@ -82,11 +85,7 @@ def grid_in(module: Any) -> str:
 
 def is_int8(kernel: Any) -> bool:
     """Whether a kernel takes INT8 by output channels and rounds each token to INT8 by itself."""
-    from vllm.model_executor.kernels.linear.scaled_mm.ScaledMMLinearKernel import (
-        Int8ScaledMMLinearKernel,
-    )
-
-    if not isinstance(kernel, Int8ScaledMMLinearKernel):
+    if not any(base.__name__ == _INT8 for base in type(kernel).__mro__):
         return False
     config = kernel.config
     return config.is_channelwise and config.input_symmetric and not config.is_static_input_scheme
