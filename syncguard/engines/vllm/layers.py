@@ -17,7 +17,7 @@ _PLAIN: Final = (
     "UnquantizedLinearMethod",
 )
 _INT8: Final = "Int8ScaledMMLinearKernel"
-"""By its name: it is not in the same module in all versions."""
+"""By its name, so that versions whose modules lie elsewhere start all the same."""
 
 _PACKED: Final = (
     "its kernel reads {parameter} in an order of its own, which this parameter may or may not be in"
