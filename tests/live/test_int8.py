@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from syncguard.errors import UsageError
 from syncguard.grids import int8_product
 from syncguard.guard import Guard
 from syncguard.observations import WeightPrint
@@ -242,3 +243,9 @@ def test_a_reload_leaves_kernels_with_scales_that_are_freed(as_it_is: Pair) -> N
     scales = as_it_is.engine.weight_prints()[K]
     assert isinstance(scales, WeightPrint)
     assert (scales.rows["scales"] == as_it_is.learner.prints()[K].rows["scales"]).all()
+
+
+def test_experts_have_no_kernel_and_vllm_says_so(models: Path) -> None:
+    text = r"no kernel for this model.*on a CPU\n  got: No Int8 MoE backend.*\n  what to do: take"
+    with pytest.raises(UsageError, match=text):
+        make_pair(models, "tiny-qwen3-moe", "int8-w8a8")

@@ -164,8 +164,8 @@ def start(arguments: Mapping[str, Any], *, process: str = "in") -> Any:
         vLLM's ``LLM``.
 
     Raises:
-        UsageError: vLLM is not installed, there are fewer cores than ranks, or this process cannot
-            compile any more.
+        UsageError: vLLM is not installed, has no kernel for the model, there are fewer cores than
+            ranks, or this process cannot compile any more.
     """
     prepare_environment(compiled=not arguments["enforce_eager"])
     ranks = arguments["tensor_parallel_size"]
@@ -185,7 +185,14 @@ def start(arguments: Mapping[str, Any], *, process: str = "in") -> Any:
         register()
         tolerate_llvmlite()
         transfer = WeightTransferConfig(**arguments["weight_transfer_config"])
-        llm = LLM(**{**arguments, "weight_transfer_config": transfer})
+        try:
+            llm = LLM(**{**arguments, "weight_transfer_config": transfer})
+        except NotImplementedError as error:
+            raise UsageError(
+                f"vLLM has no kernel for this model with this quantization on a CPU\n"
+                f"  got: {error}\n"
+                "  what to do: take another quantization, or a model without what it names"
+            ) from error
         if ranks == 1 and process == "in":
             add_expert_group()
         return llm
