@@ -109,6 +109,23 @@ MODELS: Final[Mapping[str, TinyModel]] = {
             },
         ),
         TinyModel(
+            "tiny-qwen3-moe-wide",
+            "Qwen3 with 4 experts in both layers, of width 256: enough for any kernel on two ranks",
+            "qwen3_moe",
+            {
+                **_QWEN3,
+                "hidden_size": 256,
+                "intermediate_size": 512,
+                "num_attention_heads": 8,
+                "num_key_value_heads": 4,
+                "tie_word_embeddings": False,
+                "moe_intermediate_size": 256,
+                "num_experts": 4,
+                "num_experts_per_tok": 2,
+                "norm_topk_prob": True,
+            },
+        ),
+        TinyModel(
             "tiny-glm4-moe",
             "GLM 4.5 with 4 experts and a shared one, a router bias, and a dense first layer",
             "glm4_moe",

@@ -22,9 +22,9 @@ def smoke(
         str,
         typer.Option(
             metavar="NAME|PATH",
-            help="tiny-qwen3 (the default), tiny-qwen3-tied, tiny-qwen3-wide, tiny-qwen3-moe, tiny-glm4-moe, "
-            "tiny-llama, or the folder of a checkpoint; for the stub stub-dense (the default), "
-            "stub-tied, stub-mla, stub-moe, stub-ranks or stub-replicas.",
+            help="tiny-qwen3 (the default), tiny-qwen3-tied, tiny-qwen3-wide, tiny-qwen3-moe, "
+            "tiny-glm4-moe, tiny-llama, or the folder of a checkpoint; for the stub stub-dense "
+            "(the default), stub-tied, stub-mla, stub-moe, stub-ranks or stub-replicas.",
             show_default=False,
         ),
     ] = "",
