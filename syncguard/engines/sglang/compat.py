@@ -121,7 +121,7 @@ def make_updater(worker: Any, scheduler: Any, cpu_group: Any) -> Any:
 
 @functools.cache
 def route_as_on_gpus() -> None:
-    """Give kernels the numbers of experts as int32: SGLang's routers in torch make int64 of them."""
+    """Give kernels the numbers of experts as int32; routers in torch make int64 of them."""
     runner: Any = importlib.import_module("sglang.srt.layers.moe.moe_runner.flashinfer_trtllm")
     original = runner._get_routing_for_flashinfer_routed
 

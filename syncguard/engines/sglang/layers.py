@@ -13,7 +13,7 @@ from syncguard.engines.sglang.experts import is_experts
 from syncguard.engines.sglang.standins import mm_mxfp8
 from syncguard.observations import EngineLayer
 
-__all__ = ["experts_kernel_of", "held_weights", "kernel_of", "layer_table"]
+__all__ = ["experts_kernel_of", "held_weights", "kernel_of", "layer_table", "padding_of"]
 
 _PLAIN: Final = (
     "UnquantizedEmbeddingMethod",
@@ -78,6 +78,15 @@ def experts_kernel_of(module: Any) -> Any:
     method: Any = getattr(module, "quant_method", None)
     quantized = getattr(method, "use_mxfp8", False) and is_experts(module)
     return module.runner_backend if quantized else None
+
+
+def padding_of(model: Any, module: Any) -> str:
+    """What SGLang pads stacked experts from and to, for its kernel; empty if it does not."""
+    config = model.config
+    width = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
+    width //= module.moe_tp_size
+    held = module.w2_weight.shape[-1]
+    return f"{width} to {held}" if width != held else ""
 
 
 def _describe(module: Any) -> tuple[str, str, str]:
