@@ -66,6 +66,9 @@ _QWEN3: Final = {
     "pad_token_id": 2,
 }
 
+_SPREAD_WIDE: Final = 0.056
+"""At twice the width, so that layers amplify no more: routers would go by rounding errors."""
+
 MODELS: Final[Mapping[str, TinyModel]] = {
     model.name: model
     for model in (
@@ -93,6 +96,7 @@ MODELS: Final[Mapping[str, TinyModel]] = {
                 "num_key_value_heads": 4,
                 "tie_word_embeddings": False,
             },
+            spread=_SPREAD_WIDE,
         ),
         TinyModel(
             "tiny-qwen3-moe",
@@ -107,6 +111,24 @@ MODELS: Final[Mapping[str, TinyModel]] = {
                 "mlp_only_layers": [0],
                 "norm_topk_prob": True,
             },
+        ),
+        TinyModel(
+            "tiny-qwen3-moe-wide",
+            "Qwen3 with 4 experts in both layers, of width 256: enough for any kernel on two ranks",
+            "qwen3_moe",
+            {
+                **_QWEN3,
+                "hidden_size": 256,
+                "intermediate_size": 512,
+                "num_attention_heads": 8,
+                "num_key_value_heads": 4,
+                "tie_word_embeddings": False,
+                "moe_intermediate_size": 256,
+                "num_experts": 4,
+                "num_experts_per_tok": 2,
+                "norm_topk_prob": True,
+            },
+            spread=_SPREAD_WIDE,
         ),
         TinyModel(
             "tiny-glm4-moe",

@@ -104,6 +104,8 @@ def held_experts(
     prefix: str,
     names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
     sealed: str = "",
+    *,
+    up_first: bool = False,
 ) -> Iterator[Held]:
     """The matrices of each expert of a module that stacks them.
 
@@ -114,12 +116,14 @@ def held_experts(
         prefix: What the learner's names begin with, before the expert's number.
         names: The learner's, of gate, up and down.
         sealed: Why their bytes cannot be read; empty if they can. ``{parameter}`` is filled in.
+        up_first: Whether up is above gate.
     """
     hidden, inner = module.w2_weight.shape[-2:]
     gate, up, down = names
+    above, below = (up, gate) if up_first else (gate, up)
     parts = (
-        (gate, EXPERT_MATRICES[0], slice(0, inner)),
-        (up, EXPERT_MATRICES[0], slice(inner, 2 * inner)),
+        (above, EXPERT_MATRICES[0], slice(0, inner)),
+        (below, EXPERT_MATRICES[0], slice(inner, 2 * inner)),
         (down, EXPERT_MATRICES[1], slice(0, hidden)),
     )
     for expert in range(len(module.w13_weight)):

@@ -20,6 +20,7 @@ _CORE: Final = frozenset(
 
 _DENSE: Final = SurveyCell("sglang", "tiny-qwen3", "mxfp8", "session")
 _SHUFFLED: Final = replace(_DENSE, weights="mxfp8-trtllm")
+_EXPERTS: Final = replace(_DENSE, model="tiny-qwen3-moe-wide")
 _AGAIN: Final = "sglang_trtllm_partial_session"
 
 _SPECIAL: Final = (
@@ -38,6 +39,12 @@ _SPECIAL: Final = (
     ),
     replace(_DENSE, process="own"),
     replace(_DENSE, weights="none", process="own"),
+    replace(_EXPERTS, process="own"),
+    *(
+        replace(_EXPERTS, weights=weights, path=path, core=(weights, path) == ("mxfp8", "session"))
+        for weights in ("none", "mxfp8")
+        for path in _PATHS
+    ),
     *(
         replace(_DENSE, model=model, weights=weights, process="tp2", settings={"ranks": 2})
         for model, weights in (
@@ -45,12 +52,17 @@ _SPECIAL: Final = (
             ("tiny-qwen3-tied", "none"),
             ("tiny-qwen3-wide", "mxfp8"),
             ("tiny-qwen3-wide", "mxfp8-trtllm"),
+            ("tiny-qwen3-moe-wide", "none"),
+            ("tiny-qwen3-moe-wide", "mxfp8"),
         )
     ),
 )
 
 _NOT_YET: Final = (
-    (replace(_DENSE, model="tiny-qwen3-moe"), "SGLang has MXFP8 experts on Blackwell GPUs only"),
+    (
+        replace(_DENSE, model="tiny-qwen3-moe"),
+        "SGLang pads its experts of width 192 for its kernel, and a probe would see the padding",
+    ),
     (replace(_DENSE, process="server"), "the adapter has no client for the HTTP server"),
     (replace(_DENSE, path="distributed"), "the adapter joins no process group of the learner"),
 )

@@ -1,9 +1,12 @@
 """What differs between SGLang versions, or has to be tolerated in them, in one place."""
 
 import dataclasses
+import functools
 import importlib
 import inspect
 from typing import Any
+
+import torch
 
 __all__ = [
     "extend_to",
@@ -15,7 +18,9 @@ __all__ = [
     "publish",
     "rank_of",
     "reuse_groups",
+    "route_as_on_gpus",
     "route_natively",
+    "run_on_cpu",
     "tolerate_rows_of_blocks",
 ]
 
@@ -114,6 +119,20 @@ def make_updater(worker: Any, scheduler: Any, cpu_group: Any) -> Any:
     )
 
 
+@functools.cache
+def route_as_on_gpus() -> None:
+    """Give kernels the numbers of experts as int32; routers in torch make int64 of them."""
+    runner: Any = importlib.import_module("sglang.srt.layers.moe.moe_runner.flashinfer_trtllm")
+    original = runner._get_routing_for_flashinfer_routed
+
+    @functools.wraps(original)
+    def routing(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        return (made[0].int(), made[1]) if isinstance(made, tuple) else made
+
+    runner._get_routing_for_flashinfer_routed = routing
+
+
 def route_natively() -> None:
     """Let tokens be routed to experts on a CPU without AMX.
 
@@ -128,6 +147,18 @@ def route_natively() -> None:
         return native(**{name: value for name, value in given.items() if name in known})
 
     topk.fused_topk = fused_topk
+
+
+@functools.cache
+def run_on_cpu(module: str, name: str) -> None:
+    """Let an operator that SGLang registers for GPUs only run on a CPU, as SGLang wrote it.
+
+    Args:
+        module: Where SGLang defines it.
+        name: Of the function, and of the operator.
+    """
+    function = inspect.unwrap(getattr(importlib.import_module(module), name))
+    torch.library.impl(f"sglang::{name}", "CPU", function)
 
 
 def tolerate_rows_of_blocks() -> None:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from syncguard._libraries import quiet
+from syncguard.engines.sglang.expert_standins import KERNEL
 from syncguard.engines.sglang.fakes import importing
 from syncguard.engines.starting import quiet_collector
 from syncguard.errors import UsageError
@@ -51,6 +52,9 @@ _ENVIRONMENT: Final = {
     "DO_NOT_TRACK": "1",
 }
 _DEFAULTS: Final = {"TORCHDYNAMO_DISABLE": "1"}
+_EXPERTS: Final = ("n_routed_experts", "num_experts", "num_local_experts")
+"""What configurations of models call the number of their experts."""
+
 _TOKENS: Final = 256
 _REQUESTS: Final = 16
 
@@ -123,11 +127,12 @@ def require_engine() -> None:
 
 def equip(quantization: str) -> None:
     """Give the imported SGLang of this process what a quantization needs on a CPU."""
-    from syncguard.engines.sglang import compat, standins
+    from syncguard.engines.sglang import compat, expert_standins, standins
 
     compat.route_natively()
     if quantization != "none":
         standins.install(QUANTIZATIONS[quantization].get("backend", "cutlass"))
+        expert_standins.install()
         compat.tolerate_rows_of_blocks()
 
 
@@ -140,6 +145,8 @@ def engine_arguments(
     told.pop("backend", None)
     if serialized := told.pop("serialized", None):
         override["quantization_config"] = {**serialized, "ignored_layers": list(exclude)}
+    if quantization != "none" and _has_experts(checkpoint):
+        told["moe_runner_backend"] = KERNEL
     return {
         **told,
         "model_path": str(checkpoint),
@@ -162,6 +169,11 @@ def engine_arguments(
         "random_seed": seed,
         "log_level": "error",
     }
+
+
+def _has_experts(checkpoint: Path) -> bool:
+    config: dict[str, Any] = json.loads((checkpoint / "config.json").read_text())
+    return any(config.get(name) for name in _EXPERTS)
 
 
 def _free_port() -> int:

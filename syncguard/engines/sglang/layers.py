@@ -13,7 +13,7 @@ from syncguard.engines.sglang.experts import is_experts
 from syncguard.engines.sglang.standins import mm_mxfp8
 from syncguard.observations import EngineLayer
 
-__all__ = ["held_weights", "kernel_of", "layer_table"]
+__all__ = ["experts_kernel_of", "held_weights", "kernel_of", "layer_table", "padding_of"]
 
 _PLAIN: Final = (
     "UnquantizedEmbeddingMethod",
@@ -21,7 +21,7 @@ _PLAIN: Final = (
     "UnquantizedLinearMethod",
 )
 
-_SHUFFLED: Final = "its kernel reads the rows of weight in an order of its own"
+_SHUFFLED: Final = "its kernel reads the rows of {parameter} in an order of its own"
 
 # SGLang's models keep this mapping inside `load_weights`, where it cannot be read.
 _FUSED: Final = MappingProxyType(
@@ -39,10 +39,7 @@ def held_weights(model: Any) -> Iterator[Held]:
 
     cut = Cut(linear, compat.group_of, _experts_group)
     for path, module in model.named_modules(remove_duplicate=False):
-        if is_experts(module):
-            found = held.held_experts(path, module, path)
-        else:
-            found = _dense(path, module)
+        found = _experts(path, module) if is_experts(module) else _dense(path, module)
         yield from placed(found, cut)
 
 
@@ -50,11 +47,18 @@ def _experts_group(module: Any) -> tuple[int, int]:
     return module.moe_tp_rank, module.moe_tp_size
 
 
+def _experts(path: str, module: Any) -> Iterator[Held]:
+    shuffled = experts_kernel_of(module) is not None
+    sealed = _SHUFFLED if shuffled else ""
+    return held.held_experts(path, module, path, sealed=sealed, up_first=shuffled)
+
+
 def _dense(path: str, module: Any) -> Iterator[Held]:
     for one in held.held_weights([(path, module)], _FUSED.get, _kind):
         kernel = kernel_of(one.module)
         shuffled = kernel is not None and kernel.is_flashinfer_trtllm()
-        yield replace(one, sealed=_SHUFFLED) if shuffled and one.parameter == "weight" else one
+        sealed = _SHUFFLED.format(parameter=one.parameter)
+        yield replace(one, sealed=sealed) if shuffled and one.parameter == "weight" else one
 
 
 def layer_table(model: Any, rank: int = 0) -> list[EngineLayer]:
@@ -63,15 +67,32 @@ def layer_table(model: Any, rank: int = 0) -> list[EngineLayer]:
 
 
 def kernel_of(module: Any) -> Any:
-    """Which MXFP8 kernel SGLang chose for a layer, or none."""
+    """Which MXFP8 kernel SGLang chose for a dense layer, or none."""
     method: Any = getattr(module, "quant_method", None)
-    return method.mxfp8_dense_backend if getattr(method, "use_mxfp8", False) else None
+    quantized = getattr(method, "use_mxfp8", False) and not is_experts(module)
+    return method.mxfp8_dense_backend if quantized else None
+
+
+def experts_kernel_of(module: Any) -> Any:
+    """Which MXFP8 kernel SGLang chose for stacked experts, or none."""
+    method: Any = getattr(module, "quant_method", None)
+    quantized = getattr(method, "use_mxfp8", False) and is_experts(module)
+    return module.runner_backend if quantized else None
+
+
+def padding_of(model: Any, module: Any) -> str:
+    """What SGLang pads stacked experts from and to, for its kernel; empty if it does not."""
+    config = model.config
+    width = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
+    width //= module.moe_tp_size
+    held = module.w2_weight.shape[-1]
+    return f"{width} to {held}" if width != held else ""
 
 
 def _describe(module: Any) -> tuple[str, str, str]:
     from sglang.srt.layers.quantization import fp8_utils
 
-    kernel = kernel_of(module)
+    kernel = kernel_of(module) or experts_kernel_of(module)
     dtype = grid_of(dtype_of(module))
     if kernel is not None:
         standin = getattr(fp8_utils, "flashinfer_mm_mxfp8", None) is mm_mxfp8

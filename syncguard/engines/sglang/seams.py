@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from sglang.srt.layers.quantization import fp8
 
-from syncguard.engines.sglang.layers import held_weights, kernel_of
+from syncguard.engines.sglang.layers import experts_kernel_of, held_weights, kernel_of
 from syncguard.engines.sglang.observe import derived_names
 from syncguard.seams import Seam, Seams
 
@@ -59,6 +59,8 @@ def _module_seams(path: str, module: Any) -> Iterator[tuple[str, str, Seam]]:
         return
     yield "kernel", path, Seam(method, "apply")
     yield "process", path, Seam(method, "process_weights_after_loading")
+    if experts_kernel_of(module) is not None:
+        yield "post_process", path, Seam(method, "_process_mxfp8_moe_weights")
     if kernel_of(module) is None:
         return
     yield "post_process", path, Seam(method, "_process_mxfp8_linear_weight_scale")

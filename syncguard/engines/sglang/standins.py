@@ -6,11 +6,12 @@ of it, as a lax stand-in would hide what the real function refuses. Verdicts on 
 stand-ins speak of the life cycle of weights, never of the kernels themselves.
 """
 
+import contextlib
 import functools
 import importlib
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -23,6 +24,8 @@ __all__ = [
     "install",
     "mm_mxfp8",
     "mxfp8_quantize",
+    "providing",
+    "require",
     "shuffle_matrix_a",
     "shuffle_matrix_sf_a",
 ]
@@ -47,9 +50,9 @@ def block_scale_interleave(scales: torch.Tensor) -> torch.Tensor:
     Returns:
         uint8 ``[ceil(N / 128) * 128 * ceil(K / 128) * 4]``, padding zero.
     """
-    _require(scales.dtype == torch.uint8, "block_scale_interleave", "uint8 scales", scales.dtype)
-    _require(scales.ndim == 2, "block_scale_interleave", "scales [N, K // 32]", scales.shape)
-    _require(scales.is_contiguous(), "block_scale_interleave", "contiguous", scales.stride())
+    require(scales.dtype == torch.uint8, "block_scale_interleave", "uint8 scales", scales.dtype)
+    require(scales.ndim == 2, "block_scale_interleave", "scales [N, K // 32]", scales.shape)
+    require(scales.is_contiguous(), "block_scale_interleave", "contiguous", scales.stride())
     return swizzle(scales)
 
 
@@ -63,8 +66,8 @@ def shuffle_matrix_a(matrix: torch.Tensor, epilogue_tile_m: int) -> torch.Tensor
         epilogue_tile_m: Only 128, for which rows move within 32.
     """
     name = "shuffle_matrix_a"
-    _require(epilogue_tile_m == _TILE, name, "an epilogue tile of 128", epilogue_tile_m)
-    _require(matrix.ndim == 2 and len(matrix) % 32 == 0, name, "[32 n, K]", matrix.shape)
+    require(epilogue_tile_m == _TILE, name, "an epilogue tile of 128", epilogue_tile_m)
+    require(matrix.ndim == 2 and len(matrix) % 32 == 0, name, "[32 n, K]", matrix.shape)
     return matrix.view(-1, *_SHUFFLED, matrix.shape[1]).transpose(1, 2).reshape(matrix.shape)
 
 
@@ -79,9 +82,9 @@ def shuffle_matrix_sf_a(
         num_elts_per_sf: Only 32.
     """
     name = "shuffle_matrix_sf_a"
-    _require(num_elts_per_sf == _BLOCK, name, "32 elements a scale", num_elts_per_sf)
+    require(num_elts_per_sf == _BLOCK, name, "32 elements a scale", num_elts_per_sf)
     rows, columns = scales.shape
-    _require(rows % _TILE == columns % 4 == 0, name, "[128 n, 4 k]", scales.shape)
+    require(rows % _TILE == columns % 4 == 0, name, "[128 n, 4 k]", scales.shape)
     return block_scale_interleave(shuffle_matrix_a(scales, epilogue_tile_m).contiguous())
 
 
@@ -103,9 +106,9 @@ def mxfp8_quantize(
         float8_e4m3fn ``[M, K]`` and uint8 scales.
     """
     name = "mxfp8_quantize"
-    _require(values.dtype in _OUTPUTS, name, "bf16 or fp16 values", values.dtype)
-    _require(values.ndim == 2 and values.shape[1] % _BLOCK == 0, name, "[M, 32 k]", values.shape)
-    _require(alignment == _BLOCK, name, "alignment 32", alignment)
+    require(values.dtype in _OUTPUTS, name, "bf16 or fp16 values", values.dtype)
+    require(values.ndim == 2 and values.shape[1] % _BLOCK == 0, name, "[M, 32 k]", values.shape)
+    require(alignment == _BLOCK, name, "alignment 32", alignment)
     elements, scales = quantize(values.contiguous())
     return elements, swizzle(scales) if is_sf_swizzled_layout else scales.reshape(-1)
 
@@ -134,18 +137,18 @@ def mm_mxfp8(
         ``[M, N]``.
     """
     name = "mm_mxfp8"
-    _require(a.ndim == b.ndim == 2 and a.shape[1] == b.shape[0], name, "[M, K] [K, N]", b.shape)
+    require(a.ndim == b.ndim == 2 and a.shape[1] == b.shape[0], name, "[M, K] [K, N]", b.shape)
     (rows, features), outputs = a.shape, b.shape[1]
     for side in (a, b):
-        _require(side.dtype == torch.float8_e4m3fn, name, "float8_e4m3fn", side.dtype)
-    _require(b.stride(0) == 1, name, "a column-major second operand", b.stride())
-    _require(features % _BLOCK == 0, name, "K a multiple of 32", features)
-    _require(min(features, outputs) >= _SMALLEST, name, "N and K of at least 128", b.shape)
+        require(side.dtype == torch.float8_e4m3fn, name, "float8_e4m3fn", side.dtype)
+    require(b.stride(0) == 1, name, "a column-major second operand", b.stride())
+    require(features % _BLOCK == 0, name, "K a multiple of 32", features)
+    require(min(features, outputs) >= _SMALLEST, name, "N and K of at least 128", b.shape)
     for scales in (a_scales, b_scales):
-        _require(scales.dtype == torch.uint8 and scales.ndim == 1, name, "flat uint8", scales.dtype)
-    _require(out_dtype in _OUTPUTS, name, "bf16 or fp16 output", out_dtype)
-    _require(not use_8x4_sf_layout, name, "the 128x4 layout of scales", "8x4")
-    _require(backend in _BACKENDS, name, ", ".join(_BACKENDS), backend)
+        require(scales.dtype == torch.uint8 and scales.ndim == 1, name, "flat uint8", scales.dtype)
+    require(out_dtype in _OUTPUTS, name, "bf16 or fp16 output", out_dtype)
+    require(not use_8x4_sf_layout, name, "the 128x4 layout of scales", "8x4")
+    require(backend in _BACKENDS, name, ", ".join(_BACKENDS), backend)
     blocks = features // _BLOCK
     left = dequantize(a, unswizzle(a_scales, rows, blocks), dtype=out_dtype)
     weight, scales = b.t(), unswizzle(b_scales, outputs, blocks)
@@ -171,9 +174,9 @@ def downcast_to_mxfp(
         float8_e4m3fn ``[N, K]`` and uint8 scales ``[N, K // 32]``, rounded up.
     """
     name = "downcast_to_mxfp"
-    _require(values.dtype in _SOURCES, name, "a source in bf16, fp16 or fp32", values.dtype)
-    _require(out_quant_type == torch.float8_e4m3fn, name, "float8_e4m3fn", out_quant_type)
-    _require(values.ndim == 2 and axis in (1, -1), name, "rows of a matrix", (values.shape, axis))
+    require(values.dtype in _SOURCES, name, "a source in bf16, fp16 or fp32", values.dtype)
+    require(out_quant_type == torch.float8_e4m3fn, name, "float8_e4m3fn", out_quant_type)
+    require(values.ndim == 2 and axis in (1, -1), name, "rows of a matrix", (values.shape, axis))
     return quantize(values)
 
 
@@ -197,23 +200,41 @@ def install(backend: str = "cutlass") -> None:
         method._process_mxfp8_linear_weight_scale = _with_flashinfer(original)
 
 
+@contextlib.contextmanager
+def providing(modules: Mapping[str, types.ModuleType]) -> Iterator[None]:
+    """Let what runs meanwhile import modules by name, and nobody else: others ask what is there."""
+    held = {name: sys.modules.get(name) for name in modules}
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        for name, before in held.items():
+            if before is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = before
+
+
+def require(holds: bool, name: str, expected: str, got: Any) -> None:
+    """Keep a contract.
+
+    Raises:
+        ValueError: It does not hold.
+    """
+    if not holds:
+        raise ValueError(f"{name} (stand-in): expected {expected}, got {got}")
+
+
 def _with_flashinfer(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a function import FlashInfer, and nobody else: others ask what is there."""
+    """Let a function import FlashInfer's layouts."""
     module = types.ModuleType("flashinfer")
     for layout in (block_scale_interleave, shuffle_matrix_a, shuffle_matrix_sf_a):
         setattr(module, layout.__name__, layout)
 
     @functools.wraps(original)
     def with_flashinfer(*args: Any, **kwargs: Any) -> Any:
-        held = sys.modules.get(module.__name__)
-        sys.modules[module.__name__] = module
-        try:
+        with providing({module.__name__: module}):
             return original(*args, **kwargs)
-        finally:
-            if held is None:
-                del sys.modules[module.__name__]
-            else:
-                sys.modules[module.__name__] = held
 
     with_flashinfer.syncguard_original = original  # type: ignore[attr-defined]
     return with_flashinfer
@@ -223,8 +244,3 @@ def _unshuffled(matrix: torch.Tensor) -> torch.Tensor:
     """The inverse of `shuffle_matrix_a`."""
     turned = matrix.reshape(-1, *_SHUFFLED[::-1], matrix.shape[1]).transpose(1, 2)
     return turned.reshape(matrix.shape)
-
-
-def _require(holds: bool, name: str, expected: str, got: Any) -> None:
-    if not holds:
-        raise ValueError(f"{name} (stand-in): expected {expected}, got {got}")
