@@ -70,6 +70,10 @@ def smoke(
     compiled: Annotated[
         bool, typer.Option("--compile", help="Let vLLM compile the model; takes half a minute.")
     ] = False,
+    folded: Annotated[
+        bool,
+        typer.Option("--fold", help="Let the compiler fold weights into its code, as constants."),
+    ] = False,
     profile: Annotated[
         Literal["smoke", "production"],
         typer.Option(
@@ -155,7 +159,7 @@ def smoke(
             bucket_mib=bucket_mib,
             seed=seed,
             fault=fault,
-            settings=_settings(ranks=tp, replicas=replicas, compiled=compiled),
+            settings=_settings(ranks=tp, replicas=replicas, compiled=compiled, folded=folded),
         )
         try:
             report = run_smoke(options, told)
@@ -167,5 +171,5 @@ def smoke(
 
 def _settings(**given: Any) -> dict[str, Any]:
     """Settings that are not the usual ones: not every engine takes them."""
-    usual = {"ranks": 1, "replicas": 1, "compiled": False}
+    usual = {"ranks": 1, "replicas": 1, "compiled": False, "folded": False}
     return {name: value for name, value in given.items() if value != usual[name]}

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from syncguard.observations import Place, ShardPrint, Unreadable, WeightPrint
+from syncguard.observations import GraphReads, Place, ShardPrint, Unreadable, WeightPrint
 
-__all__ = ["Answer", "Places", "merge_prints", "merge_rows"]
+__all__ = ["Answer", "Places", "merge_prints", "merge_rows", "merged_reads"]
 
 Answer = WeightPrint | Unreadable
 Places = Mapping[str, Place]
@@ -68,6 +68,12 @@ def merge_rows(
             for at, row in zip(mine, tensor, strict=True):
                 whole[name][at, first:last] = row
     return whole
+
+
+def merged_reads(answers: Sequence[GraphReads]) -> GraphReads:
+    """What the forwards of all ranks read."""
+    paths = frozenset().union(*(one.paths for one in answers))
+    return GraphReads(paths, captured=any(one.captured for one in answers))
 
 
 def _copies(

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 
 from syncguard.engines import held
-from syncguard.engines.compiled import inputs_of_compiled_graphs
+from syncguard.engines.compiled import Folded, tensors_of_compiled_graphs
 from syncguard.engines.held import Held
 from syncguard.engines.ledger import Ledger
 from syncguard.engines.merging import Answer, Places
@@ -17,6 +17,7 @@ from syncguard.engines.reachable import StorageReads, state_of, storage_of
 from syncguard.engines.reading import Reader
 from syncguard.observations import (
     EngineLayer,
+    GraphReads,
     Loaded,
     ProbeOutput,
     ProbeTurn,
@@ -49,6 +50,7 @@ class Observer(abc.ABC):
         self._prefix = f"rank{rank}:" if world > 1 else ""
         self._ledger: Ledger | None = None
         self._reads: StorageReads | None = None
+        self._folded = Folded()
         self._watching = contextlib.ExitStack()
 
     @abc.abstractmethod
@@ -118,14 +120,25 @@ class Observer(abc.ABC):
     def begin_reads(self) -> None:
         """Note from now on what this thread's operators and compiled code read."""
         self._reads = self._watching.enter_context(StorageReads())
-        self._watching.enter_context(inputs_of_compiled_graphs(self._reads.note))
+        self._folded = Folded()
+        watch = tensors_of_compiled_graphs(self._reads.note, self._folded.note)
+        self._watching.enter_context(watch)
 
-    def end_reads(self) -> frozenset[str]:
-        """Stop noting; the paths of the storage table that were read."""
+    def end_reads(self) -> GraphReads:
+        """Stop noting; the paths of the storage table that were read.
+
+        Code into which the compiler has folded tensors holds them as a captured graph does. What
+        closures hold besides, it is handed at each call, and may be another tensor each time.
+        """
         assert self._reads is not None, "begin_reads() comes first"  # noqa: S101
         self._watching.close()
-        paths = self._reads.paths(self._table())
-        return frozenset(f"{self._prefix}{path}" for path in paths)
+        table = self._table()
+        paths, folded = self._reads.paths(table), self._folded.paths(self._model, self.caches)
+        folded &= {row.path for row in table}
+        if folded:
+            paths = folded | {row.path for row in table if row.path in paths and not _in_code(row)}
+        told = frozenset(f"{self._prefix}{path}" for path in paths)
+        return GraphReads(told, captured=bool(folded))
 
     def open_ledger(self) -> None:
         """Follow the loaders from now on."""
@@ -192,3 +205,8 @@ class Observer(abc.ABC):
 
     def _of_requests(self) -> set[int]:
         return {cache.untyped_storage().data_ptr() for cache in self._caches_of_requests()}
+
+
+def _in_code(row: StoredTensor) -> bool:
+    """Whether only a closure holds a tensor."""
+    return row.kind == "closure"

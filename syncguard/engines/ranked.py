@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from syncguard.engines.merging import Places, merge_prints, merge_rows
+from syncguard.engines.merging import Places, merge_prints, merge_rows, merged_reads
 from syncguard.engines.ranks import Ranks
 from syncguard.observations import (
     EngineLayer,
@@ -78,14 +78,15 @@ class RankedEngine:
     def graph_reads(self) -> GraphReads:
         """See `syncguard.protocols.Engine`; no engine captures graphs on a CPU.
 
-        A model that is compiled is no captured graph: its code is handed its tensors at each call.
+        A model that is compiled is a captured graph only as far as tensors were folded into it:
+        others its code is handed at each call.
         """
         self._ranks.ask("begin_reads")
         try:
             self.generate([[1, 2, 3]], tokens=2, seed=0)
         finally:
             read = self._ranks.ask("end_reads")
-        return GraphReads(frozenset().union(*read), captured=False)
+        return merged_reads(read)
 
     def state(self) -> Mapping[str, int]:
         """See `syncguard.protocols.Engine`."""

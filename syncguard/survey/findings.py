@@ -140,6 +140,12 @@ _ALL: Final = (
         frozenset({"C3", "C6", "C7", "C8"}),
     ),
     Finding(
+        "vllm_folded_handlers",
+        "compiled code that folds weights keeps calling packed matrices that a reload has freed",
+        {"C4": r".*\.handler_tensor"},
+        frozenset({"C5", "C6"}),
+    ),
+    Finding(
         "vllm_expert_scales",
         "after a reload MXFP8 experts read scales that are no parameters any more",
         {"C4": r".*quant_config\._w[12]\.scale|.*w(13|2)_weight_scale"},

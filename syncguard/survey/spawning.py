@@ -11,6 +11,7 @@ from typing import Any, Final
 from syncguard.errors import SyncguardError
 from syncguard.processes import die_with_parent
 from syncguard.report import ExitCode, Report
+from syncguard.sides import PROCESSES
 from syncguard.survey.cell import SurveyCell
 
 __all__ = ["flags_of", "smoke_in_new_process"]
@@ -55,4 +56,9 @@ def flags_of(cell: SurveyCell) -> list[str]:
         *((_FLAGS[name], value) for name, value in cell.settings.items() if name in _FLAGS),
     ]
     flags = [word for flag, value in given for word in (flag, str(value))]
-    return [*flags, "--compile"] if cell.compiled == "compile" else flags
+    return [
+        *flags,
+        *(["--process", cell.process] if cell.process in PROCESSES else []),
+        *(["--compile"] if cell.compiled == "compile" else []),
+        *(["--fold"] if cell.settings.get("folded") else []),
+    ]

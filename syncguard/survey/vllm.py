@@ -121,6 +121,16 @@ _ELSEWHERE: Final = (
         for weights in ("mxfp8", "modelopt-mxfp8")
     ),
     replace(_DENSE, weights="none", compiled="compile"),
+    replace(_DENSE, compiled="compile", variant="folded", settings={"folded": True}),
+    replace(
+        _DENSE,
+        weights="none",
+        process="own",
+        compiled="compile",
+        variant="folded",
+        settings={"folded": True},
+        finding="vllm_folded_handlers",
+    ),
 )
 
 _INT8: Final = tuple(

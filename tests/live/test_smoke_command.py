@@ -100,7 +100,9 @@ def test_an_interrupted_run_leaves_a_partial_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [["--compile"], ["--tp", "2"], ["--process", "own"]])
+@pytest.mark.parametrize(
+    "options", [["--compile"], ["--compile", "--fold"], ["--tp", "2"], ["--process", "own"]]
+)
 def test_other_ways_to_run_pass_every_condition(options: list[str], tmp_path: Path) -> None:
     ran, report = smoke("--model", "tiny-qwen3-moe", *options, folder=tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -113,3 +115,16 @@ def test_ranks_that_a_model_does_not_divide_into_are_refused(tmp_path: Path) -> 
     assert ran.returncode == 2
     assert "must be divisible by tensor parallel size (2)" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.slow
+def test_addresses_that_were_folded_into_code_fail_c4(tmp_path: Path) -> None:
+    """The engine dies at its next request, so what C4 says comes from before that."""
+    options = ["--compile", "--fold", "--quantization", "none", "--process", "own", "--syncs", "1"]
+    ran, report = smoke(*options, folder=tmp_path)
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    (failing,) = [v for v in report["verdicts"] if v["status"] == "fail"]
+    assert failing["check"] == "storage-identity"
+    assert failing["subject"].endswith(".cpu_linear<handler>.handler_tensor")
+    assert len(failing["evidence"]) == 8
+    assert statuses(report, "C6") == {"not_run"}

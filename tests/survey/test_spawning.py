@@ -14,7 +14,11 @@ def test_cell_becomes_options() -> None:
         *("--path", "reload", "--tp", "2"),
     ]
     compiled = SurveyCell("vllm", "tiny-qwen3", "none", "reload", compiled="compile")
-    assert flags_of(compiled)[-1] == "--compile"
+    assert flags_of(compiled)[-3:] == ["--process", "in", "--compile"]
+    folded = SurveyCell(
+        *("vllm", "tiny-qwen3", "none", "transfer", "own", "compile"), settings={"folded": True}
+    )
+    assert flags_of(folded)[-4:] == ["--process", "own", "--compile", "--fold"]
 
 
 def test_a_run_without_a_report_is_an_error_with_its_last_words() -> None:

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from syncguard.engines.buckets import write_bucket
+from syncguard.engines.merging import merged_reads
 from syncguard.engines.ranked import RankedEngine
 from syncguard.engines.ranks import AllRanks
 from syncguard.engines.starting import temporary_files_in
@@ -57,6 +58,7 @@ class VllmEngine(RankedEngine):
             ranks are numbered on, and what each holds of a weight is a copy of its own.
         process: One of `PROCESSES`.
         compiled: Whether its model is compiled.
+        folded: Whether the compiler folds weights into its code as constants.
 
     Raises:
         UsageError: An argument is none of those, or vLLM does not start.
@@ -77,6 +79,7 @@ class VllmEngine(RankedEngine):
         replicas: int = 1,
         process: str = "in",
         compiled: bool = False,
+        folded: bool = False,
     ) -> None:
         _require("sync path", path, PATHS)
         _require("quantization", quantization, QUANTIZATIONS)
@@ -94,12 +97,18 @@ class VllmEngine(RankedEngine):
                 f"  expected: --tp 1, got {ranks}\n"
                 "  what to do: take one rank, or quantization 'modelopt-mxfp8'"
             )
+        if folded and not compiled:
+            raise UsageError(
+                "weights are folded into compiled code, and nothing is compiled\n"
+                "  what to do: add --compile, or leave --fold out"
+            )
+        self._folded = folded
         self._path = path
         self._quantization = quantization
         self._ranks_each, self._count = ranks, ranks * replicas
         self._record: SyncRecord | None = None
         self._staged: list[tuple[str, torch.Tensor]] = []
-        self._told = {"process": process, "compiled": str(compiled).lower()}
+        self._told = {"process": process, "compiled": "folded" if folded else str(compiled).lower()}
         self._folder = tempfile.TemporaryDirectory(prefix="syncguard-vllm-")
         arguments = engine_arguments(
             checkpoint,
@@ -123,13 +132,15 @@ class VllmEngine(RankedEngine):
         """Start the replica whose first rank has a number."""
         folder = Path(self._folder.name)
         if process == "server":
-            return ServedReplica(arguments, folder, first=first, world=self._count)
+            return ServedReplica(
+                arguments, folder, first=first, world=self._count, folded=self._folded
+            )
         with contextlib.ExitStack() as starting:
             starting.enter_context(temporary_files_in(self._folder.name))
             if self._away:
                 log = folder / f"workers{first}.log"
                 starting.enter_context(output_of_workers(log))
-            llm = start(arguments, process=process)
+            llm = start(arguments, process=process, folded=self._folded)
         if not self._away and self._count > 1:
             from syncguard.engines.vllm.compat import forget_rotary_tables
 
@@ -245,17 +256,17 @@ class VllmEngine(RankedEngine):
     def graph_reads(self) -> GraphReads:
         """See `syncguard.protocols.Engine`.
 
-        A model that is compiled is no captured graph: its code is handed its tensors at each call.
+        A model that is compiled is a captured graph only as far as tensors were folded into it:
+        others its code is handed at each call.
         """
-        read: set[str] = set()
+        read: list[GraphReads] = []
         for replica in self._replicas:
             replica.ranks.ask("begin_reads")
             try:
                 replica.generate([[1, 2, 3]], tokens=2, seed=0)
             finally:
-                found = replica.ranks.ask("end_reads")
-            read.update(*found)
-        return GraphReads(frozenset(read), captured=False)
+                read += replica.ranks.ask("end_reads")
+        return merged_reads(read)
 
     def quantize_canary(self) -> QuantizedCanary | None:
         """See `syncguard.protocols.Engine`; serialized weights meet no quantizer of vLLM.

@@ -92,6 +92,14 @@ _DEFAULTS: Final = {
 _NOT_COMPILED: Final = "TORCHDYNAMO_DISABLE"
 """Unless it is set, the sampler is compiled for 17 s at the first request."""
 
+_FOLDED: Final = {
+    "TORCHINDUCTOR_FREEZING": "1",
+    "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
+    "VLLM_USE_AOT_COMPILE": "0",
+}
+"""What folds weights into compiled code, which must not come from a cache: it may hold addresses of
+an earlier process. vLLM's compiling ahead of time does not start with folding."""
+
 _BINDING: Final = "VLLM_CPU_OMP_THREADS_BIND"
 _OWN: Final = frozenset({_NOT_COMPILED, _BINDING, "VLLM_ENABLE_V1_MULTIPROCESSING"})
 """What is set for engines that this process starts itself."""
@@ -153,12 +161,13 @@ def engine_arguments(
     }
 
 
-def start(arguments: Mapping[str, Any], *, process: str = "in") -> Any:
+def start(arguments: Mapping[str, Any], *, process: str = "in", folded: bool = False) -> Any:
     """Start vLLM in this process, or in processes of its own.
 
     Args:
         arguments: As `engine_arguments` gives them.
         process: ``in`` this one, as far as one is enough, or the engine in its ``own``.
+        folded: Whether the compiler folds weights into its code.
 
     Returns:
         vLLM's ``LLM``.
@@ -167,7 +176,7 @@ def start(arguments: Mapping[str, Any], *, process: str = "in") -> Any:
         UsageError: vLLM is not installed, has no kernel for the model, there are fewer cores than
             ranks, or this process cannot compile any more.
     """
-    prepare_environment(compiled=not arguments["enforce_eager"])
+    prepare_environment(compiled=not arguments["enforce_eager"], folded=folded)
     ranks = arguments["tensor_parallel_size"]
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(process == "own"))
     if ranks > 1:
@@ -198,8 +207,12 @@ def start(arguments: Mapping[str, Any], *, process: str = "in") -> Any:
         return llm
 
 
-def prepare_environment(*, compiled: bool = False) -> None:
+def prepare_environment(*, compiled: bool = False, folded: bool = False) -> None:
     """Set what vLLM and torch read when they are imported.
+
+    Args:
+        compiled: Whether models will be compiled.
+        folded: Whether the compiler folds weights into its code.
 
     Raises:
         UsageError: torch has been told already not to compile.
@@ -214,20 +227,30 @@ def prepare_environment(*, compiled: bool = False) -> None:
             f"a model is not compiled where {_NOT_COMPILED} is set, which torch reads once\n"
             f"  what to do: unset it, and start no other engine in the same process before"
         )
+    if folded:
+        import torch._inductor.config
+
+        os.environ.update(_FOLDED)
+        torch._inductor.config.freezing = True  # they may have been read already
+        torch._inductor.config.force_disable_caches = True
 
 
-def server_environment(*, ranks: int = 1, compiled: bool = False) -> dict[str, str]:
+def server_environment(
+    *, ranks: int = 1, compiled: bool = False, folded: bool = False
+) -> dict[str, str]:
     """The environment of a server's process: what this one was told for itself does not count.
 
     Args:
         ranks: Tensor-parallel ranks.
         compiled: Whether its model is compiled.
+        folded: Whether the compiler folds weights into its code.
 
     Raises:
         UsageError: There are fewer cores than ranks.
     """
     kept = {name: value for name, value in os.environ.items() if name not in _OWN}
     added = {} if compiled else {_NOT_COMPILED: "1"}
+    added |= _FOLDED if folded else {}
     if ranks > 1:
         added[_BINDING] = one_core_each(ranks)
     return {**_DEFAULTS, **kept, **_ENVIRONMENT, **_SERVER, **added}

@@ -90,16 +90,24 @@ class ServedReplica:
         folder: For its files; its user's own.
         first: Number of its first rank among those of all replicas.
         world: How many ranks all replicas have.
+        folded: Whether the compiler folds weights into its code.
 
     Raises:
         UsageError: It did not start.
     """
 
     def __init__(
-        self, arguments: Mapping[str, Any], folder: Path, *, first: int, world: int
+        self,
+        arguments: Mapping[str, Any],
+        folder: Path,
+        *,
+        first: int,
+        world: int,
+        folded: bool = False,
     ) -> None:
         count = int(arguments["tensor_parallel_size"])
-        environment = server_environment(ranks=count, compiled=not arguments["enforce_eager"])
+        compiled = not arguments["enforce_eager"]
+        environment = server_environment(ranks=count, compiled=compiled, folded=folded)
         files = folder / f"server{first}"
         files.mkdir(mode=0o700)
         environment |= {FOLDER: str(files), "TMPDIR": str(folder)}
