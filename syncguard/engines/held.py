@@ -190,7 +190,7 @@ def layer_table(
             EngineLayer(
                 module=path,
                 parts=tuple(one.weight for one in parts),
-                method=type(module.quant_method).__name__,
+                method=type(getattr(module, "quant_method", module)).__name__,
                 kernel=kernel,
                 grid=grid,
                 activations=activations,

@@ -245,7 +245,8 @@ def _features(held: Held) -> int:
     if held.expert >= 0:
         return int(module._parameters[held.parameter].shape[-1])
     names = ("embedding_dim", "input_size_per_partition", "input_size")
-    return int(next(getattr(module, name) for name in names if hasattr(module, name)))
+    told = next((getattr(module, name) for name in names if hasattr(module, name)), None)
+    return int(module._parameters[held.parameter].shape[-1] if told is None else told)
 
 
 def _columns(held: Held, features: int) -> tuple[int, int]:

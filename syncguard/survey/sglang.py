@@ -45,6 +45,7 @@ _SPECIAL: Final = (
         for weights in ("none", "mxfp8")
         for path in _PATHS
     ),
+    *(replace(_DENSE, model="tiny-glm4-moe", weights="none", path=path) for path in _PATHS),
     *(
         replace(_DENSE, model=model, weights=weights, process="tp2", settings={"ranks": 2})
         for model, weights in (
@@ -59,9 +60,12 @@ _SPECIAL: Final = (
 )
 
 _NOT_YET: Final = (
-    (
-        replace(_DENSE, model="tiny-qwen3-moe"),
-        "SGLang pads its experts of width 192 for its kernel, and a probe would see the padding",
+    *(
+        (
+            replace(_DENSE, model=model),
+            "SGLang pads experts of width 192 for its kernel, and a probe would see the padding",
+        )
+        for model in ("tiny-qwen3-moe", "tiny-glm4-moe")
     ),
     (replace(_DENSE, process="server"), "the adapter has no client for the HTTP server"),
     (replace(_DENSE, path="distributed"), "the adapter joins no process group of the learner"),

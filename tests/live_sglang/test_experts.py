@@ -63,6 +63,26 @@ def test_a_method_that_serves_other_matrices_is_not_probed(
     assert "not of the parameters as they are" in held.why
 
 
+def test_a_router_that_is_a_module_of_its_own_is_read_and_probed(models: Path) -> None:
+    """GLM's, beside experts, a shared one, and a dense first layer."""
+    glm = make_pair("sglang", "tiny-glm4-moe", models, "none")
+    verdicts = glm.sync(poison=0xA5)
+    assert {v.check: v.message for v in verdicts.values() if v.counts and v.status != "pass"} == {}
+    assert verdicts["exact-probe"].coverage.complete
+    router = "model.layers.1.mlp.gate"
+    table = {layer.module: layer for layer in glm.engine.layers()}
+    assert (table[router].method, table[router].grid) == ("Glm4MoeGate", "fp32")
+    glm.model.get_submodule(router).weight.data[2, 5] *= 2
+    found = {v.check: v for v in glm.guard.judge() if v.status is Status.FAIL}
+    for check in ("weight-bytes", "exact-probe"):
+        assert list(dict(found[check].evidence)) == [f"{router}.weight"]
+    assert glm.judge() == {}
+    bias = glm.model.get_submodule(router).e_score_correction_bias
+    bias.data[1] += 1
+    found = {v.check: v for v in glm.guard.judge() if v.status is Status.FAIL}
+    assert list(dict(found["weight-bytes"].evidence)) == [f"{router}.e_score_correction_bias"]
+
+
 def test_dense_layers_of_a_mixture_are_lost(models: Path) -> None:
     """A fault of SGLang, with nothing injected: see docs/findings."""
     pair = make_pair("sglang", str(_mixture(models, dense=[0])), models, "none")

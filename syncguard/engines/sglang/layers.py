@@ -13,13 +13,23 @@ from syncguard.engines.sglang.experts import is_experts
 from syncguard.engines.sglang.standins import mm_mxfp8
 from syncguard.observations import EngineLayer
 
-__all__ = ["experts_kernel_of", "held_weights", "kernel_of", "layer_table", "padding_of"]
+__all__ = [
+    "experts_kernel_of",
+    "held_weights",
+    "is_router",
+    "kernel_of",
+    "layer_table",
+    "padding_of",
+]
 
 _PLAIN: Final = (
     "UnquantizedEmbeddingMethod",
     "UnquantizedFusedMoEMethod",
     "UnquantizedLinearMethod",
 )
+
+_ROUTER: Final = "gate"
+"""What models call a router; some make it a module of their own."""
 
 _SHUFFLED: Final = "its kernel reads the rows of {parameter} in an order of its own"
 
@@ -97,6 +107,8 @@ def _describe(module: Any) -> tuple[str, str, str]:
     if kernel is not None:
         standin = getattr(fp8_utils, "flashinfer_mm_mxfp8", None) is mm_mxfp8
         return f"{kernel.value}{' (stand-in)' if standin else ''}", "mxfp8", "mxfp8"
+    if is_router(module):
+        return "", dtype, dtype
     method = type(module.quant_method).__name__
     return "", dtype if method in _PLAIN else f"unknown to syncguard ({method})", dtype
 
@@ -107,4 +119,11 @@ def _kind(path: str, module: Any) -> str:
 
     if isinstance(module, VocabParallelEmbedding):
         return "head" if path.rpartition(".")[2] == "lm_head" else "embedding"
-    return "linear" if isinstance(module, LinearBase) else "plain"
+    router = path.rpartition(".")[2] == _ROUTER and is_router(module)
+    return "linear" if router or isinstance(module, LinearBase) else "plain"
+
+
+def is_router(module: Any) -> bool:
+    """Whether a module multiplies with a matrix of its own, with none of SGLang's methods."""
+    weight = module._parameters.get("weight")
+    return not hasattr(module, "quant_method") and weight is not None and weight.ndim > 1

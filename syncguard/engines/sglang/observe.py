@@ -8,7 +8,7 @@ import torch
 from syncguard.engines.held import Held
 from syncguard.engines.reading import Reader
 from syncguard.engines.sglang.experts import expert_product
-from syncguard.engines.sglang.layers import held_weights, kernel_of, padding_of
+from syncguard.engines.sglang.layers import held_weights, is_router, kernel_of, padding_of
 from syncguard.engines.sglang.standins import shuffle_matrix_sf_a
 from syncguard.grids import canary, swizzle
 from syncguard.observations import QuantizedCanary
@@ -54,6 +54,9 @@ def _serve(model: Any, held: Held) -> Callable[[torch.Tensor], torch.Tensor]:
         if widths := padding_of(model, held.module):
             raise ValueError(f"it pads experts from {widths}, and the probe would see the padding")
         return expert_product(held.module, held.parameter, held.expert)
+
+    if is_router(held.module):
+        return lambda x: held.module(x).detach()
 
     def serve(x: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = (
