@@ -1,5 +1,6 @@
 """What a vLLM behind its server answers belongs to what it was asked."""
 
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -8,9 +9,10 @@ from typing import Any
 import pytest
 
 from syncguard.engines.carrying import from_bytes, to_bytes
+from syncguard.engines.vllm.client import Refused
 from syncguard.engines.vllm.exchange import FOLDER, Exchange
 from syncguard.engines.vllm.launch import server_environment
-from syncguard.engines.vllm.served import ServedRanks, scored
+from syncguard.engines.vllm.served import ServedRanks, ServedReplica, scored
 from syncguard.errors import EngineLost, Unsupported
 
 Worker = Callable[[Exchange, int], dict[str, int]]
@@ -130,6 +132,40 @@ def test_what_the_server_clamps_is_not_finite() -> None:
     told = answer(prompt=[None, {"9": {"logprob": -1.0}}], sampled=[(8, -9999.0), (3, -9998.0)])
     _, scores = scored([5, 6], told)
     assert [math.isnan(score) for score in scores] == [True, True, False]
+
+
+class Generating:
+    """A client of a server that generates, as far as it can."""
+
+    def __init__(self, *, refusal: str = "", identity: str = "") -> None:
+        self.refusal, self.identity = refusal, identity
+
+    def post(self, path: str, asked: Any) -> Any:
+        assert path == "/inference/v1/generate"
+        if self.refusal and "prompt_logprobs" in asked["sampling_params"]:
+            raise Refused(f"{path}: 400: {self.refusal}")
+        told = answer(prompt=[None, {"6": {"logprob": -1.5}}], sampled=[(8, -0.5)])
+        return told | {"request_id": f"generate-tokens-{self.identity or asked['request_id']}"}
+
+
+def generated(client: Any) -> Any:
+    replica = object.__new__(ServedReplica)
+    vars(replica).update(_client=client, _requests=itertools.count(1))
+    return replica.generate([[5, 6]], 1, 0)[0]
+
+
+def test_an_answer_to_another_request_is_none() -> None:
+    assert generated(Generating())[1].tolist() == [-1.5, -0.5]
+    with pytest.raises(Unsupported, match="syncguard-1 was answered as generate-tokens-other"):
+        generated(Generating(identity="other"))
+
+
+def test_log_probabilities_that_json_cannot_hold_are_not_finite() -> None:
+    sequence, scores = generated(Generating(refusal="Out of range float values are not JSON"))
+    assert sequence == [5, 6, 8]
+    assert [math.isnan(score) for score in scores] == [True, True]
+    with pytest.raises(Refused, match="400: too long"):
+        generated(Generating(refusal="too long"))
 
 
 def test_a_server_is_not_told_what_this_process_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from syncguard.engines.carrying import to_bytes
 from syncguard.engines.ranks import Ranks, Reply, checked
-from syncguard.engines.vllm.client import Client
+from syncguard.engines.vllm.client import Client, Refused
 from syncguard.engines.vllm.exchange import FOLDER, Exchange
 from syncguard.engines.vllm.launch import server_environment
 from syncguard.engines.vllm.replica import Scored, sampling
@@ -27,6 +27,9 @@ _MARGIN_S: Final = 15.0
 """The server's own time limit is to be met first."""
 
 _AT_A_TIME: Final = 8
+_NO_NUMBER: Final = "Out of range float values"
+"""Begins what it says if it cannot tell a prompt's: JSON has no NaN."""
+
 _NOT_FINITE: Final = -9999.0
 """What the server says of a sampled token instead of NaN and minus infinity."""
 
@@ -172,18 +175,26 @@ class ServedReplica:
         self._server.close()
 
     def _generate(self, prompt: Sequence[int], tokens: int, seed: int) -> Scored:
+        asked = sampling(tokens, seed)
+        try:
+            return scored(prompt, self._answer(prompt, asked))
+        except Refused as error:
+            if _NO_NUMBER not in str(error):
+                raise
+        # Log-probabilities of the prompt that are not finite have no way out of the server.
+        plain = {name: value for name, value in asked.items() if "logprobs" not in name}
+        sampled = self._answer(prompt, plain)["choices"][0]["token_ids"]
+        return [*prompt, *sampled], np.full(len(prompt) + len(sampled) - 1, math.nan)
+
+    def _answer(self, prompt: Sequence[int], asked: Mapping[str, Any]) -> Any:
         identity = f"syncguard-{next(self._requests)}"
-        asked = {
-            "request_id": identity,
-            "token_ids": list(prompt),
-            "sampling_params": sampling(tokens, seed),
-        }
-        answer = self._client.post("/inference/v1/generate", asked)
+        request = {"request_id": identity, "token_ids": list(prompt), "sampling_params": asked}
+        answer = self._client.post("/inference/v1/generate", request)
         if not str(answer["request_id"]).endswith(identity):
             raise Unsupported(
                 f"generate: request {identity} was answered as {answer['request_id']}"
             )
-        return scored(prompt, answer)
+        return answer
 
 
 def scored(prompt: Sequence[int], answer: Mapping[str, Any]) -> Scored:
