@@ -13,6 +13,7 @@ from typing import Any, Final
 from syncguard._libraries import quiet
 from syncguard.engines.sglang.expert_standins import KERNEL
 from syncguard.engines.sglang.fakes import importing
+from syncguard.engines.sglang.standins import SMALLEST
 from syncguard.engines.starting import quiet_collector
 from syncguard.errors import UsageError
 
@@ -23,6 +24,7 @@ __all__ = [
     "equip",
     "import_engine",
     "require_engine",
+    "require_widths",
     "start_runner",
 ]
 
@@ -106,6 +108,28 @@ def start_runner(
         one_batch.print = lambda *_, **__: None  # it tells the size of its cache
         runner, _ = one_batch.load_model(arguments, PortArgs.init_new(arguments), 0, 0)
         return getattr(runner, "torch_runner", runner)
+
+
+def require_widths(checkpoint: Path, quantization: str, ranks: int) -> None:
+    """Refuse a model of which a rank would hold less than the MXFP8 kernels multiply.
+
+    Raises:
+        UsageError: It would.
+    """
+    config: dict[str, Any] = json.loads((checkpoint / "config.json").read_text())
+    heads = config["num_attention_heads"]
+    head = config.get("head_dim") or config["hidden_size"] // heads
+    widths = {"o_proj": heads * head // ranks, "down_proj": config["intermediate_size"] // ranks}
+    small = {name: width for name, width in widths.items() if width < SMALLEST}
+    if quantization != "none" and ranks > 1 and small:
+        name, width = next(iter(small.items()))
+        raise UsageError(
+            f"the MXFP8 kernels refuse what each of {ranks} ranks would hold of {name}\n"
+            f"  expected: at least {SMALLEST} columns\n"
+            f"  got: {width}\n"
+            "  what to do: take a wider model, such as tiny-qwen3-wide or tiny-qwen3-moe-wide, or "
+            "fewer ranks"
+        )
 
 
 def require_engine() -> None:
