@@ -22,6 +22,7 @@ __all__ = [
     "QUANTIZATIONS",
     "engine_arguments",
     "equip",
+    "has_experts",
     "import_engine",
     "require_engine",
     "require_widths",
@@ -97,7 +98,7 @@ def start_runner(
 
         from syncguard.engines.sglang import compat
 
-        equip(quantization)
+        equip(quantization, experts=has_experts(checkpoint))
         told = engine_arguments(checkpoint, quantization, exclude, load_format, seed)
         arguments = ServerArgs(**told)
         getattr(arguments, "resolve_once", lambda: None)()
@@ -149,14 +150,20 @@ def require_engine() -> None:
         ) from error
 
 
-def equip(quantization: str) -> None:
-    """Give the imported SGLang of this process what a quantization needs on a CPU."""
+def equip(quantization: str, *, experts: bool = False) -> None:
+    """Give the imported SGLang of this process what a quantization needs on a CPU.
+
+    Args:
+        quantization: One of `QUANTIZATIONS`.
+        experts: Whether the model has some.
+    """
     from syncguard.engines.sglang import compat, expert_standins, standins
 
     compat.route_natively()
     if quantization != "none":
         standins.install(QUANTIZATIONS[quantization].get("backend", "cutlass"))
-        expert_standins.install()
+        if experts:
+            expert_standins.install()
         compat.tolerate_rows_of_blocks()
 
 
@@ -169,7 +176,7 @@ def engine_arguments(
     told.pop("backend", None)
     if serialized := told.pop("serialized", None):
         override["quantization_config"] = {**serialized, "ignored_layers": list(exclude)}
-    if quantization != "none" and _has_experts(checkpoint):
+    if quantization != "none" and has_experts(checkpoint):
         told["moe_runner_backend"] = KERNEL
     return {
         **told,
@@ -195,7 +202,8 @@ def engine_arguments(
     }
 
 
-def _has_experts(checkpoint: Path) -> bool:
+def has_experts(checkpoint: Path) -> bool:
+    """Whether the model of a checkpoint is a mixture."""
     config: dict[str, Any] = json.loads((checkpoint / "config.json").read_text())
     return any(config.get(name) for name in _EXPERTS)
 
