@@ -29,6 +29,7 @@ __all__ = [
     "StubModel",
     "brought_up",
     "cache_dir",
+    "default_model",
     "make_engine",
     "make_learner",
     "make_model",
@@ -55,6 +56,9 @@ DEFAULT_MODELS: Final = MappingProxyType(
     {"sglang": "tiny-qwen3", "stub": "stub-dense", "vllm": "tiny-qwen3"}
 )
 """What an engine is checked with if no model is named; any other engine like vLLM."""
+
+_RANKED_MODELS: Final = MappingProxyType({"sglang": "tiny-qwen3-wide"})
+"""The same on several ranks, where it is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +152,18 @@ def cache_dir() -> Path:
     """Where made checkpoints are kept, after the XDG base directory specification."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "syncguard" / "models"
+
+
+def default_model(engine: str, settings: Mapping[str, Any]) -> str:
+    """The model that an engine is checked with if none is named.
+
+    Args:
+        engine: As for `make_engine`.
+        settings: As for `make_engine`.
+    """
+    if settings.get("ranks", 1) > 1 and engine in _RANKED_MODELS:
+        return _RANKED_MODELS[engine]
+    return DEFAULT_MODELS.get(engine, DEFAULT_MODELS["vllm"])
 
 
 def make_model(

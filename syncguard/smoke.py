@@ -18,8 +18,8 @@ from syncguard.protocols import Engine, Learner
 from syncguard.report import Environment, Report, SyncSummary
 from syncguard.reporting import Listener
 from syncguard.sides import (
-    DEFAULT_MODELS,
     PROCESSES,
+    default_model,
     make_engine,
     make_learner,
     make_model,
@@ -46,7 +46,7 @@ class SmokeOptions:
     Attributes:
         engine: ``vllm``, ``sglang``, ``stub``, or ``MODULE:FACTORY`` of another adapter.
         model: Name of a model that syncguard makes itself, or a checkpoint folder; empty for the
-            engine's own, see `syncguard.sides.DEFAULT_MODELS`.
+            engine's own, see `syncguard.sides.default_model`.
         quantization: ``mxfp8``, ``none``, or another one that the engine knows.
         path: How a sync reaches the engine; empty for its first.
         process: One of `syncguard.sides.PROCESSES`.
@@ -177,7 +177,7 @@ class _Run:
             chosen = parse_fault(options.fault)
         topology = dict(chosen.fault.topology) if chosen else {}
         quantization = str(topology.get("quantization", options.quantization))
-        model = options.model or DEFAULT_MODELS.get(options.engine, DEFAULT_MODELS["vllm"])
+        model = options.model or default_model(options.engine, options.settings)
         self._advance(f"preparing {model}")
         checkpoint = make_model(options.engine, model, quantization, topology)
         with contextlib.ExitStack() as closing:

@@ -73,8 +73,8 @@ def test_misspelt_name_gets_a_suggestion(tmp_path: Path) -> None:
     assert str(caught.value) == (
         "model 'tiny-qwen' is neither a folder nor a name that syncguard knows. Did you mean "
         "'tiny-qwen3'? Known names: tiny-glm4-moe, tiny-llama, tiny-qwen3, tiny-qwen3-moe, "
-        "tiny-qwen3-tied. Nothing is downloaded: for any other model give the folder of its "
-        "checkpoint"
+        "tiny-qwen3-moe-wide, tiny-qwen3-tied, tiny-qwen3-wide. Nothing is downloaded: for any "
+        "other model give the folder of its checkpoint"
     )
 
 

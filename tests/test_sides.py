@@ -15,6 +15,7 @@ from syncguard.sides import (
     ENGINES,
     STUB_MODELS,
     cache_dir,
+    default_model,
     make_engine,
     make_learner,
     make_model,
@@ -267,6 +268,22 @@ def test_ranks_run_where_they_cannot_end_this_process(
         assert started.options["ranks"] == 2
     else:
         assert engine.options["ranks"] == 2
+
+
+@pytest.mark.parametrize(
+    ("engine", "settings", "model"),
+    [
+        ("sglang", {}, "tiny-qwen3"),
+        ("sglang", {"ranks": 2}, "tiny-qwen3-wide"),
+        ("vllm", {"ranks": 2}, "tiny-qwen3"),
+        ("stub", {}, "stub-dense"),
+        ("a.b:c", {"ranks": 2}, "tiny-qwen3"),
+    ],
+)
+def test_ranks_are_checked_with_a_model_that_they_can_share(
+    engine: str, settings: dict[str, int], model: str
+) -> None:
+    assert default_model(engine, settings) == model
 
 
 def test_an_engine_that_loads_no_checkpoint_cannot_be_started_cold() -> None:

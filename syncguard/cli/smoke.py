@@ -24,8 +24,9 @@ def smoke(
         typer.Option(
             metavar="NAME|PATH",
             help="tiny-qwen3 (the default), tiny-qwen3-tied, tiny-qwen3-wide, tiny-qwen3-moe, "
-            "tiny-glm4-moe, tiny-llama, or a checkpoint's folder; for the stub stub-dense (the "
-            "default), stub-tied, stub-mla, stub-moe, stub-ranks or stub-replicas.",
+            "tiny-qwen3-moe-wide, tiny-glm4-moe, tiny-llama, or a checkpoint's folder; for the "
+            "stub stub-dense (the default), stub-tied, stub-mla, stub-moe, stub-ranks or "
+            "stub-replicas.",
             show_default=False,
         ),
     ] = "",

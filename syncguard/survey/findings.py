@@ -68,6 +68,11 @@ _ALL: Final = (
         {"C5": r".*", "C8": r".*"},
     ),
     Finding(
+        "sglang_last_token",
+        "among a prompt's log-probabilities the last token of the vocabulary is called token 0",
+        {"C6": r".*"},
+    ),
+    Finding(
         "sglang_llama_block_scales",
         "the Llama loader drops the block scales of MXFP8, and the update answers success",
         {"C2": _LINEAR, "C3": _LINEAR, "C5": _LINEAR},

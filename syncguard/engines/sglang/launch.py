@@ -13,6 +13,7 @@ from typing import Any, Final
 from syncguard._libraries import quiet
 from syncguard.engines.sglang.expert_standins import KERNEL
 from syncguard.engines.sglang.fakes import importing
+from syncguard.engines.sglang.standins import SMALLEST
 from syncguard.engines.starting import quiet_collector
 from syncguard.errors import UsageError
 
@@ -21,8 +22,10 @@ __all__ = [
     "QUANTIZATIONS",
     "engine_arguments",
     "equip",
+    "has_experts",
     "import_engine",
     "require_engine",
+    "require_widths",
     "start_runner",
 ]
 
@@ -95,7 +98,7 @@ def start_runner(
 
         from syncguard.engines.sglang import compat
 
-        equip(quantization)
+        equip(quantization, experts=has_experts(checkpoint))
         told = engine_arguments(checkpoint, quantization, exclude, load_format, seed)
         arguments = ServerArgs(**told)
         getattr(arguments, "resolve_once", lambda: None)()
@@ -106,6 +109,28 @@ def start_runner(
         one_batch.print = lambda *_, **__: None  # it tells the size of its cache
         runner, _ = one_batch.load_model(arguments, PortArgs.init_new(arguments), 0, 0)
         return getattr(runner, "torch_runner", runner)
+
+
+def require_widths(checkpoint: Path, quantization: str, ranks: int) -> None:
+    """Refuse a model of which a rank would hold less than the MXFP8 kernels multiply.
+
+    Raises:
+        UsageError: It would.
+    """
+    config: dict[str, Any] = json.loads((checkpoint / "config.json").read_text())
+    heads = config["num_attention_heads"]
+    head = config.get("head_dim") or config["hidden_size"] // heads
+    widths = {"o_proj": heads * head // ranks, "down_proj": config["intermediate_size"] // ranks}
+    small = {name: width for name, width in widths.items() if width < SMALLEST}
+    if quantization != "none" and ranks > 1 and small:
+        name, width = next(iter(small.items()))
+        raise UsageError(
+            f"the MXFP8 kernels refuse what each of {ranks} ranks would hold of {name}\n"
+            f"  expected: at least {SMALLEST} columns\n"
+            f"  got: {width}\n"
+            "  what to do: take a wider model, such as tiny-qwen3-wide or tiny-qwen3-moe-wide, or "
+            "fewer ranks"
+        )
 
 
 def require_engine() -> None:
@@ -125,14 +150,20 @@ def require_engine() -> None:
         ) from error
 
 
-def equip(quantization: str) -> None:
-    """Give the imported SGLang of this process what a quantization needs on a CPU."""
+def equip(quantization: str, *, experts: bool = False) -> None:
+    """Give the imported SGLang of this process what a quantization needs on a CPU.
+
+    Args:
+        quantization: One of `QUANTIZATIONS`.
+        experts: Whether the model has some.
+    """
     from syncguard.engines.sglang import compat, expert_standins, standins
 
     compat.route_natively()
     if quantization != "none":
         standins.install(QUANTIZATIONS[quantization].get("backend", "cutlass"))
-        expert_standins.install()
+        if experts:
+            expert_standins.install()
         compat.tolerate_rows_of_blocks()
 
 
@@ -145,7 +176,7 @@ def engine_arguments(
     told.pop("backend", None)
     if serialized := told.pop("serialized", None):
         override["quantization_config"] = {**serialized, "ignored_layers": list(exclude)}
-    if quantization != "none" and _has_experts(checkpoint):
+    if quantization != "none" and has_experts(checkpoint):
         told["moe_runner_backend"] = KERNEL
     return {
         **told,
@@ -171,7 +202,8 @@ def engine_arguments(
     }
 
 
-def _has_experts(checkpoint: Path) -> bool:
+def has_experts(checkpoint: Path) -> bool:
+    """Whether the model of a checkpoint is a mixture."""
     config: dict[str, Any] = json.loads((checkpoint / "config.json").read_text())
     return any(config.get(name) for name in _EXPERTS)
 

@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 from syncguard._libraries import quiet
 from syncguard.engines.ranks import Ranks
 from syncguard.engines.sglang.fakes import importing
-from syncguard.engines.sglang.launch import engine_arguments, require_engine
+from syncguard.engines.sglang.launch import (
+    engine_arguments,
+    has_experts,
+    require_engine,
+    require_widths,
+)
 from syncguard.engines.sglang.ranks import SchedulerRanks, call_through
 from syncguard.engines.sglang.session import Session
 from syncguard.engines.starting import one_core_each
@@ -51,6 +56,7 @@ class Served:
         seed: int,
         ranks: int = 1,
     ) -> None:
+        require_widths(checkpoint, quantization, ranks)
         if ranks > 1:
             os.environ["SGLANG_CPU_OMP_THREADS_BIND"] = one_core_each(ranks)
         require_engine()
@@ -63,7 +69,11 @@ class Served:
 
             class Observed(Engine):  # type: ignore[misc]
                 run_scheduler_process_func = staticmethod(
-                    functools.partial(workers.run_scheduler, quantization=quantization)
+                    functools.partial(
+                        workers.run_scheduler,
+                        quantization=quantization,
+                        experts=has_experts(checkpoint),
+                    )
                 )
                 run_detokenizer_process_func = staticmethod(workers.run_detokenizer)
 

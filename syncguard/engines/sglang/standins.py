@@ -19,6 +19,7 @@ import torch
 from syncguard.grids import dequantize, quantize, swizzle, unswizzle
 
 __all__ = [
+    "SMALLEST",
     "block_scale_interleave",
     "downcast_to_mxfp",
     "install",
@@ -33,7 +34,9 @@ __all__ = [
 _BLOCK: Final = 32
 _TILE: Final = 128
 _SHUFFLED: Final = (8, 4)  # of 32 rows: one of four columns, of eight each, after the other
-_SMALLEST: Final = 128  # FlashInfer's kernels take no smaller N or K
+SMALLEST: Final = 128
+"""FlashInfer's kernels take no smaller N or K."""
+
 _SOURCES: Final = (torch.bfloat16, torch.float16, torch.float32)
 _OUTPUTS: Final = (torch.bfloat16, torch.float16)
 _BACKENDS: Final = ("auto", "cute-dsl", "cutlass", "trtllm")
@@ -143,7 +146,7 @@ def mm_mxfp8(
         require(side.dtype == torch.float8_e4m3fn, name, "float8_e4m3fn", side.dtype)
     require(b.stride(0) == 1, name, "a column-major second operand", b.stride())
     require(features % _BLOCK == 0, name, "K a multiple of 32", features)
-    require(min(features, outputs) >= _SMALLEST, name, "N and K of at least 128", b.shape)
+    require(min(features, outputs) >= SMALLEST, name, "N and K of at least 128", b.shape)
     for scales in (a_scales, b_scales):
         require(scales.dtype == torch.uint8 and scales.ndim == 1, name, "flat uint8", scales.dtype)
     require(out_dtype in _OUTPUTS, name, "bf16 or fp16 output", out_dtype)

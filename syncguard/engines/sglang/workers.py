@@ -28,12 +28,13 @@ def run_detokenizer(*args: Any, **kwargs: Any) -> None:
     run_detokenizer_process(*args, **kwargs)
 
 
-def run_scheduler(*args: Any, quantization: str, **kwargs: Any) -> None:
+def run_scheduler(*args: Any, quantization: str, experts: bool, **kwargs: Any) -> None:
     """Run SGLang's scheduler, with a remote call that makes observations.
 
     Args:
         args: SGLang's.
         quantization: One of `syncguard.engines.sglang.launch.QUANTIZATIONS`.
+        experts: Whether the model has some.
         kwargs: SGLang's.
     """
     from sglang.srt.managers import scheduler
@@ -41,7 +42,7 @@ def run_scheduler(*args: Any, quantization: str, **kwargs: Any) -> None:
     from syncguard.engines.sglang.launch import equip, import_engine
 
     import_engine()
-    equip(quantization)
+    equip(quantization, experts=experts)
     told = scheduler.Scheduler.get_init_info
 
     def get_init_info(self: Any) -> Any:
