@@ -100,9 +100,7 @@ def test_an_interrupted_run_leaves_a_partial_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [["--compile"], ["--compile", "--fold"], ["--tp", "2"], ["--process", "own"]]
-)
+@pytest.mark.parametrize("options", [["--compile"], ["--tp", "2"], ["--process", "own"]])
 def test_other_ways_to_run_pass_every_condition(options: list[str], tmp_path: Path) -> None:
     ran, report = smoke("--model", "tiny-qwen3-moe", *options, folder=tmp_path)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -128,3 +126,10 @@ def test_addresses_that_were_folded_into_code_fail_c4(tmp_path: Path) -> None:
     assert failing["subject"].endswith(".cpu_linear<handler>.handler_tensor")
     assert len(failing["evidence"]) == 8
     assert statuses(report, "C6") == {"not_run"}
+
+
+@pytest.mark.slow
+def test_weights_that_were_folded_by_reference_pass(tmp_path: Path) -> None:
+    ran, report = smoke("--compile", "--fold", folder=tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert all(statuses(report, f"C{number}") == {"pass"} for number in range(1, 8))
