@@ -182,3 +182,13 @@ def test_a_method_that_serves_other_matrices_is_not_probed(
     monkeypatch.setattr(method, "apply", stale)
     held: Any = pair.engine.probe_exact()[UP]
     assert "not of the parameters as they are" in held.why
+
+
+def test_canonical_bytes_in_the_kernels_place(pair: Pair) -> None:
+    """F4: shape and dtype are the same before and after, so nothing else tells."""
+    with pair.seam("post_process", EXPERTS).wrap(lambda _: lambda *args, **kwargs: None):
+        verdicts = pair.sync()
+    assert verdicts["session"].status is verdicts["ledger"].status is Status.PASS
+    assert named(verdicts["exact-probe"]) == {n for i in range(4) for n in weights_of(i)}
+    assert verdicts["random-probe"].status is Status.FAIL
+    assert pair.judge() == {}
