@@ -1,4 +1,5 @@
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -18,6 +19,17 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     with contextlib.suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# What is imported while tests are collected stays: no collection of garbage need look at it.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again, but not in what has been imported."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

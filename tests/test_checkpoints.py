@@ -187,7 +187,7 @@ def test_file_in_place_of_a_folder(folder: Path) -> None:
 
 
 def test_unknown_quantization(folder: Path) -> None:
-    with pytest.raises(UsageError, match=r"expected one of mxfp8, none, got 'fp4'"):
+    with pytest.raises(UsageError, match=r"expected one of int8, mxfp8, none, got 'fp4'"):
         read_checkpoint(folder, quantization="fp4")
 
 

@@ -123,6 +123,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in listed.split()]
 
 
+@pytest.mark.slow
 def test_a_killed_campaign_goes_on_where_it_was(run: Run, plant: Plant, tmp_path: Path) -> None:
     session = tmp_path / "s.ndjson"
     process = begun(session)
@@ -149,6 +150,7 @@ def _alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(
     run: Run, plant: Plant, tmp_path: Path
 ) -> None:

@@ -85,6 +85,7 @@ def run_jobs(
     waiting = deque(jobs)
     children: dict[int, _Child[Job]] = {}
     selector = selectors.DefaultSelector()
+    held = gc.get_freeze_count()
     gc.collect()
     gc.freeze()  # else a collection in a child would copy the pages of everything imported
     try:
@@ -106,7 +107,8 @@ def run_jobs(
         for child in children.values():
             _end(child)
         selector.close()
-        gc.unfreeze()
+        if not held:  # else what somebody has frozen before would thaw too
+            gc.unfreeze()
 
 
 def _read(child: "_Child[Job]") -> None:

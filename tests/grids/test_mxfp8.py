@@ -51,7 +51,9 @@ def test_vectors_of_the_vendor_conversions(
     assert quantize_and_compare(weight, elements, scales, backend=backend) == (0, 0)
 
 
-@pytest.mark.parametrize("position", [0, 17, 31])
+@pytest.mark.parametrize(
+    "position", [*(pytest.param(at, marks=pytest.mark.slow) for at in (0, 31)), 17]
+)
 def test_every_bf16_maximum_follows_the_specification(position: int) -> None:
     weight = blocks_with_every_maximum(position)
     expected = specified(weight)

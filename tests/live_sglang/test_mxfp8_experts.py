@@ -112,7 +112,10 @@ def test_gate_and_up_of_one_expert_swapped(pair: Pair) -> None:
     assert pair.judge() == {}
 
 
-@pytest.mark.parametrize(("matrix", "parts"), [("w13_weight", {GATE, UP}), ("w2_weight", {DOWN})])
+@pytest.mark.parametrize(
+    ("matrix", "parts"),
+    [("w13_weight", {GATE, UP}), pytest.param("w2_weight", {DOWN}, marks=pytest.mark.slow)],
+)
 def test_one_stale_scale_of_one_expert(matrix: str, parts: set[str], pair: Pair) -> None:
     scales = getattr(pair.model.get_submodule(EXPERTS), f"{matrix}_scale_inv").data[2]
     scales.view(-1)[5] += 1
@@ -122,6 +125,7 @@ def test_one_stale_scale_of_one_expert(matrix: str, parts: set[str], pair: Pair)
     assert pair.judge() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("matrix", ["w13_weight", "w2_weight"])
 def test_stale_scales_of_one_expert(matrix: str, pair: Pair) -> None:
     """Fresh elements meet the scales of the sync before."""
@@ -184,6 +188,7 @@ def test_a_method_that_serves_other_matrices_is_not_probed(
     assert "not of the parameters as they are" in held.why
 
 
+@pytest.mark.slow
 def test_canonical_bytes_in_the_kernels_place(pair: Pair) -> None:
     """F4: shape and dtype are the same before and after, so nothing else tells."""
     with pair.seam("post_process", EXPERTS).wrap(lambda _: lambda *args, **kwargs: None):

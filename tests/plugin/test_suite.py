@@ -112,6 +112,7 @@ def test_what_an_adapter_lacks_is_skipped_and_counted(
     )
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_never_healthy_skips_its_faults(
     suite: Suite, pytester: pytest.Pytester
 ) -> None:
