@@ -211,7 +211,7 @@ def _describe_block(learner: Mapping[str, torch.Tensor], engine: Mapping[str, to
 
 def _exponent_steps(learner: torch.Tensor, engine: torch.Tensor) -> set[int]:
     """By how many exponents scales differ; of scales that are no exponents nothing."""
-    if learner.is_floating_point() or engine.is_floating_point():
+    if learner.is_floating_point():
         return set()
     steps = engine.int() - learner.int()
     return set(steps[steps != 0].tolist())

@@ -11,7 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from syncguard.checks.differences import Difference, describe, differing_rows, find_row
+from syncguard.checks.differences import (
+    Difference,
+    describe,
+    differing_rows,
+    differing_scales,
+    find_row,
+)
 from syncguard.grids import quantize, to_grid
 from tests.checks.factories import Tensors, low, plain, printed
 
@@ -363,3 +369,25 @@ def test_the_scale_of_an_int8_row_of_zeros_is_neutral_and_of_128_is_not() -> Non
     for side in (mine, theirs):
         side["elements"][1] = -128  # whose bits below the sign are zeros
     assert not between(mine, theirs).only_zero_blocks
+
+
+def eight_bits(scale: float) -> Tensors:
+    """A weight on the INT8 grid, one scale a row."""
+    elements = torch.arange(-32, 32, dtype=torch.int8).expand(4, 64).contiguous()
+    return {"elements": elements, "scales": torch.full((4, 1), scale)}
+
+
+def test_scales_that_are_no_exponents_are_not_steps_of_them() -> None:
+    told = "the scales are those of other weights (4 scales of the sampled rows)"
+    assert describe(between(eight_bits(1.0), eight_bits(2.0))) == told
+    assert describe(between(eight_bits(2.0), eight_bits(1.0))) == told
+
+
+def test_scales_are_compared_where_they_are_all_there_is() -> None:
+    mine = printed("q", low())
+    only = {"scales": printed("q", flipped(low(), "scales", (5, 1))).rows["scales"]}
+    shown = replace(mine, rows=only)
+    assert differing_scales(mine, shown).tolist() == [5]
+    assert differing_scales(mine, replace(shown, shape=(8, 32))).size == 0
+    assert differing_scales(mine, mine).size == 0
+    assert differing_scales(printed("q", plain(8, 64)), shown).size == 0

@@ -290,6 +290,21 @@ def test_a_probe_says_nothing_of_a_weight_whose_values_are_not_told() -> None:
     assert parts_of(judgement)["where"] == "q.weight"
 
 
+def test_scales_alone_say_nothing_of_elements_in_the_same_grid_and_fail_in_another() -> None:
+    model = a_model()
+    prints = model.weight_prints()
+    held = prints["q.weight"]
+    assert isinstance(held, WeightPrint)
+    shown = replace(held, rows={"scales": held.rows["scales"]})
+    judgement = judged(model, weight_prints={**prints, "q.weight": shown}, packed_probe={})
+    assert (judgement.status, judgement.reason) == (Status.NOT_RUN, Reason.UNSUPPORTED)
+    assert judgement.evidence == (("q.weight", "its elements are packed, and were not probed"),)
+    other = replace(shown, grid="int8")
+    judgement = judged(model, weight_prints={**prints, "q.weight": other}, packed_probe={})
+    told = "the learner holds mxfp8 [8, 64], the engine int8 [8, 64]"
+    assert judgement.evidence == (("q.weight", told),)
+
+
 def test_a_failure_counts_more_than_what_is_unseen() -> None:
     model = a_model(hidden={"norm.weight": "no reason"})
     model.change("q.weight", "elements", (5, 0))
