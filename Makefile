@@ -18,12 +18,12 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-dep
 
 help:
 	@echo "make smoke      check a live engine here (options in ARGS='...')"
-	@echo "make survey     check it in every way in which it can run, a quarter of an hour"
+	@echo "make survey     check both engines in every way in which they can run, 25 minutes"
 	@echo "make smoke-sglang   the same for a live SGLang engine"
 	@echo "make test       lint, types, and the test suite;  make test-all: also what takes long"
 	@echo "make smollm2    make a checkpoint of SmolLM2-135M-Instruct in $(SMOLLM2)"
 	@echo "make lint       ruff and mypy"
-	@echo "make bench      measure, and write down in benchmarks/"
+	@echo "make bench      measure, and keep the results in build/bench.json"
 	@echo "make clean      remove caches;  make distclean: also $(VENV) and build/"
 
 install: $(STAMP)

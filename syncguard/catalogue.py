@@ -69,8 +69,8 @@ _TODO: Final = MappingProxyType(
 )
 _ENGINES: Final = (
     ("stub", "", "a small sampler in this process, with every layout and seam of real ones"),
-    ("vllm", "vllm", "vLLM in this process, live on a CPU"),
-    ("sglang", "sglang", "SGLang in this process, live on a CPU"),
+    ("vllm", "vllm", "vLLM live on a CPU: in this process, its own, or as a server"),
+    ("sglang", "sglang", "SGLang live on a CPU: in this process or its own"),
 )
 
 

@@ -238,7 +238,7 @@ class Guard:
                 if "exported" in self._needs:
                     exported.update((name, fingerprint(tensor)) for name, tensor in bucket)
                 self._engine.send(bucket)
-            record = self._engine.finish()
+            record = _checked_record(self._engine.finish(), "finish")
         except EngineLost as error:
             self._lost = error
             record = SyncRecord(self._number, version, error=str(error))
@@ -253,7 +253,7 @@ class Guard:
     def _abandoned(self, version: str, error: str) -> SyncRecord:
         """Give up the session; if the engine cannot even do that, the record is ours."""
         try:
-            return self._engine.abandon(error)
+            return _checked_record(self._engine.abandon(error), "abandon")
         except (Exception, SystemExit) as second:  # noqa: BLE001 - the session check judges it
             also = f"{error}; then abandon: {type(second).__name__}: {second}"
             return SyncRecord(self._number, version, error=also)
@@ -274,3 +274,14 @@ class Guard:
                 kept[f"version {version}"] = held
             while len(kept) > _HISTORY:
                 del kept[next(iter(kept))]
+
+
+def _checked_record(record: object, method: str) -> SyncRecord:
+    """What an adapter gives for a sync, which may be anything.
+
+    Raises:
+        TypeError: It is no record.
+    """
+    if not isinstance(record, SyncRecord):
+        raise TypeError(f"{method}() of the adapter must give a SyncRecord, got {record!r}")
+    return record

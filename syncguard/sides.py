@@ -4,6 +4,7 @@ import difflib
 import importlib
 import inspect
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -113,8 +114,10 @@ def _sglang(
 def _stub(checkpoint: Checkpoint, quantization: str, path: str, seed: int) -> Engine:
     from syncguard.stubs import make_stub_engine
 
-    if not isinstance(checkpoint, StubModel) or path:
-        raise UsageError("the stub takes a model of its own, and has one path for syncs")
+    if path:
+        raise UsageError("the stub has one path for syncs: leave --path out")
+    if not isinstance(checkpoint, StubModel):
+        raise UsageError("the stub takes a model of its own, see --model")
     return make_stub_engine(replace(checkpoint.topology, quantization=quantization), seed=seed)
 
 
@@ -129,6 +132,11 @@ _HOSTED: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {"sglang": {"served": True}, "vllm": {"process": "own"}}
 )
 """Settings of an engine that has its process to itself."""
+
+_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {"compiled": "--compile", "folded": "--fold", "ranks": "--tp", "replicas": "--replicas"}
+)
+"""Settings to the options that they come from."""
 
 _SERVED: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType({"vllm": {"process": "server"}})
 """Settings of an engine that is started as a server; its adapter stays in this process."""
@@ -219,7 +227,10 @@ def make_engine(
     factory = ENGINES.get(name) or _imported(name)
     settings = settings or {}
     if unknown := _not_taken(factory, settings):
-        raise UsageError(f"engine {name!r} has no setting {', '.join(unknown)}")
+        options = [_OPTIONS.get(setting, setting) for setting in unknown]
+        raise UsageError(
+            f"engine {name!r} does not know {', '.join(options)}\n  what to do: leave it out"
+        )
     if process == "server":
         if name not in _SERVED:
             raise UsageError(
@@ -367,6 +378,8 @@ def _imported(name: str) -> EngineFactory:
             f"unknown engine {name!r}{hint}\n"
             f"  expected: {', '.join(ENGINES)}, or MODULE:FACTORY of an adapter"
         )
+    if (here := os.getcwd()) not in sys.path:  # a command finds what `python -m` would find
+        sys.path.append(here)
     try:
         factory: EngineFactory = getattr(importlib.import_module(module), attribute)
         if not callable(factory):

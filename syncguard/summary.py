@@ -100,9 +100,10 @@ def _coverage(verdicts: Iterable[Verdict]) -> Coverage:
     return min(widest.values(), key=_share, default=Coverage())
 
 
-def _share(coverage: Coverage) -> tuple[float, float, int]:
+def _share(coverage: Coverage) -> tuple[float, float, int, int]:
     return (
         coverage.layers_checked / (coverage.layers_total or 1),
         coverage.bytes_checked / (coverage.bytes_total or 1),
+        coverage.layers_total,
         coverage.bytes_total,
     )

@@ -199,6 +199,23 @@ def test_a_path_that_cannot_be_written_is_told_before_the_run(
     assert asked == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--model", ""], "Invalid value for '--model': it is empty: give a value, or leave"),
+        (["--fault", ""], "Invalid value for '--fault': it is empty: give a value, or leave"),
+        (["--seed", str(2**31)], "be less than or equal to 2147483647"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused(
+    run: Run, asked: list[SmokeOptions], arguments: list[str], said: str
+) -> None:
+    ran = run("smoke", *arguments)
+    assert ran.code == 2
+    assert said in " ".join(ran.err.replace("│", "").split())
+    assert asked == []
+
+
 def test_two_outputs_cannot_have_one_path(
     run: Run, asked: list[SmokeOptions], tmp_path: Path
 ) -> None:

@@ -151,14 +151,15 @@ def _alive(pid: int) -> bool:
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(
-    run: Run, plant: Plant, tmp_path: Path
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_keeps_what_is_finished_and_says_how_to_go_on(
+    run: Run, plant: Plant, tmp_path: Path, number: int
 ) -> None:
     plant(MUTE, HANG)
     session = tmp_path / "s.ndjson"
     process = begun(session)
     second = run("campaign", *OPTIONS, "--session", str(session))
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: all processes of the group
+    os.killpg(process.pid, number)  # as a terminal does: all processes of the group
     out, err = process.communicate(timeout=60)
     assert second.code == 2
     assert "is in use: another campaign with these options runs" in second.err

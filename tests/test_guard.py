@@ -409,3 +409,12 @@ def test_after_the_loss_of_one_engine_a_sync_can_be_judged_again() -> None:
     sides.sync()
     del sides.engine.failing["send"]
     assert sides.odd() == {}
+
+
+@pytest.mark.parametrize("given", [None, "done"])
+def test_an_adapter_that_gives_no_record_fails_its_sync_and_is_told(given: Any) -> None:
+    engine = FakeEngine()
+    engine.finish = lambda: given  # type: ignore[method-assign]
+    guard = Guard(FakeLearner(), engine, Heard(), vocabulary=VOCABULARY)
+    summary, _ = guard.sync(bucket_bytes=1 << 13)
+    assert f"finish() of the adapter must give a SyncRecord, got {given!r}" in summary.error

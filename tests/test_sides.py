@@ -174,11 +174,28 @@ def test_every_stub_model_can_be_made(name: str) -> None:
 
 
 def test_a_stub_takes_neither_other_models_nor_other_paths() -> None:
-    wanted = "the stub takes a model of its own, and has one path for syncs"
     model = make_model("stub", "stub-dense", "mxfp8")
-    for checkpoint, path in ((CHECKPOINT, ""), (model, "reload")):
-        with pytest.raises(UsageError, match=wanted):
-            make_engine("stub", checkpoint, "mxfp8", path, 0)
+    with pytest.raises(UsageError, match="the stub takes a model of its own, see --model"):
+        make_engine("stub", CHECKPOINT, "mxfp8", "", 0)
+    with pytest.raises(UsageError, match="the stub has one path for syncs: leave --path out"):
+        make_engine("stub", model, "mxfp8", "reload", 0)
+
+
+def test_what_an_engine_does_not_know_is_told_by_its_option() -> None:
+    model = make_model("stub", "stub-dense", "mxfp8")
+    with pytest.raises(UsageError, match="does not know --compile, --tp\n  what to do: leave it"):
+        make_engine("stub", model, "mxfp8", "", 0, {"ranks": 2, "compiled": True})
+
+
+def test_an_adapter_in_the_current_folder_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    (tmp_path / "found_here.py").write_text("def make(*given): raise RuntimeError('found')\n")
+    model = make_model("stub", "stub-dense", "mxfp8")
+    with pytest.raises(UsageError, match="got: RuntimeError: found"):
+        make_engine("found_here:make", model, "mxfp8", "", 0)
 
 
 @pytest.mark.parametrize(("name", "hint"), [("stub-mo", "; did you mean 'stub-moe'?"), ("x", "")])

@@ -79,3 +79,9 @@ def test_a_condition_to_which_nothing_applies_is_a_gap() -> None:
 
 def test_costs_add_up() -> None:
     assert only(probe(cost_s=0.25), probe(cost_s=0.5, sync=2)).cost_s == 0.75
+
+
+def test_a_check_of_more_layers_is_wider_than_one_of_more_bytes() -> None:
+    canary = probe("canary", coverage=Coverage(1, 1, 1_000_000, 1_000_000))
+    weights = probe("weights", coverage=Coverage(21, 21, 1_000, 1_000))
+    assert only(canary, weights).coverage == only(weights, canary).coverage == weights.coverage

@@ -169,7 +169,7 @@ def _fork(job: Job, work: Work, pipes: Sequence[int]) -> "_Child[Job]":
     parent = os.getpid()
     end_threads()
     # Ctrl-C is held back meanwhile: the hooks that run at a fork would swallow what it raises.
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         with warnings.catch_warnings():
             # Of threads: those of libraries are idle, and a child uses none of them.
@@ -216,6 +216,7 @@ def _settle(parent: int, output: BinaryIO, pipes: Sequence[int]) -> None:
     faulthandler.enable(sys.stderr)
     # A library's handler would answer a Ctrl-C; the parent ends its children itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     die_with_parent()
     if os.getppid() != parent:
         raise BrokenPipeError

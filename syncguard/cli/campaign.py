@@ -51,7 +51,9 @@ def campaign(
     seeds: Annotated[
         int, typer.Option(min=1, metavar="N", help="Seeds for each fault, site and stage.")
     ] = 1,
-    seeds_from: Annotated[int, typer.Option(min=0, metavar="N", help="The first seed.")] = 0,
+    seeds_from: Annotated[
+        int, typer.Option(min=0, max=2**30, metavar="N", help="The first seed.")
+    ] = 0,
     healthy: Annotated[
         int,
         typer.Option(

@@ -1,6 +1,8 @@
 """Exceptions become exit codes and texts here, and nowhere else."""
 
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -20,6 +22,20 @@ TRACEBACK: Final = "SYNCGUARD_TRACEBACK"
 
 
 @contextmanager
+def _ended_as_by_ctrl_c() -> Iterator[None]:
+    """Meanwhile a SIGTERM, which schedulers and time limits send, interrupts as Ctrl-C does."""
+    usual = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not usual or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
 def exit_codes() -> Iterator[None]:
     """Turn what goes wrong inside into a text on stderr and an exit code.
 
@@ -28,7 +44,8 @@ def exit_codes() -> Iterator[None]:
             more, 141 if nobody reads on, 130 for Ctrl-C, 4 for anything unexpected.
     """
     try:
-        yield
+        with _ended_as_by_ctrl_c():
+            yield
     except typer.Exit:
         raise
     except UsageError as error:

@@ -15,21 +15,29 @@ from syncguard.reporting.terminal import standard_console
 __all__ = ["smoke"]
 
 
+def _not_empty(value: str | None) -> str | None:
+    """Refuse an empty value, which a script's unset variable gives and which asks for nothing."""
+    if value == "":
+        raise typer.BadParameter("it is empty: give a value, or leave the option out")
+    return value
+
+
 def smoke(
     engine: Annotated[
         str, typer.Option(metavar="vllm|sglang|stub|MODULE:FACTORY", help="The sampler to check.")
     ] = "vllm",
     model: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAME|PATH",
             help="tiny-qwen3 (the default), tiny-qwen3-tied, tiny-qwen3-wide, tiny-qwen3-moe, "
             "tiny-qwen3-moe-wide, tiny-glm4-moe, tiny-llama, or a checkpoint's folder; for the "
             "stub stub-dense (the default), stub-tied, stub-mla, stub-moe, stub-ranks or "
             "stub-replicas.",
+            callback=_not_empty,
             show_default=False,
         ),
-    ] = "",
+    ] = None,
     quantization: Annotated[
         Literal["mxfp8", "modelopt-mxfp8", "int8-w8a8", "mxfp8-online", "mxfp8-trtllm", "none"],
         typer.Option(
@@ -100,15 +108,19 @@ def smoke(
             min=0.001, metavar="N", help="Size of a bucket; by default a few buckets a sync."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of all random choices.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, max=2**31 - 1, metavar="N", help="Of all random choices."),
+    ] = 0,
     fault: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAME[@SITE]",
             help="Arm a fault from before the first sync on: the checks must find it.",
+            callback=_not_empty,
             show_default=False,
         ),
-    ] = "",
+    ] = None,
     json: Annotated[
         Path | None, typer.Option("--json", metavar="PATH", help="Write the report as JSON.")
     ] = None,
@@ -150,7 +162,7 @@ def smoke(
         told = Broadcast(listeners)
         options = SmokeOptions(
             engine=engine,
-            model=model,
+            model=model or "",
             quantization=quantization,
             path=path,
             process=process,
@@ -159,7 +171,7 @@ def smoke(
             syncs=syncs,
             bucket_mib=bucket_mib,
             seed=seed,
-            fault=fault,
+            fault=fault or "",
             settings=_settings(ranks=tp, replicas=replicas, compiled=compiled, folded=folded),
         )
         try:

@@ -49,7 +49,13 @@ class SurveyOptions:
         for word in self.only:
             if not any(cell.matches(word) for cell in cells):
                 raise UsageError(_no_such(word, cells))
-        return [c for c in cells if not self.only or any(map(c.matches, self.only))]
+        exact = {cell.name for cell in cells} & {*self.only}
+        words = [word for word in self.only if word not in exact]
+        return [
+            cell
+            for cell in cells
+            if not self.only or cell.name in exact or any(map(cell.matches, words))
+        ]
 
 
 def _no_such(word: str, cells: Sequence[SurveyCell]) -> str:

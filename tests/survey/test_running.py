@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from syncguard.report import ExitCode
-from syncguard.survey import SurveyCell, SurveyOptions, run_survey
+from syncguard.survey import SurveyCell, SurveyOptions, cells_of, run_survey
 from syncguard.survey import survey as running
 from syncguard.verdict import Status
 from tests.commands import Run
@@ -39,3 +39,14 @@ def test_wrong_usage_is_text_and_exits_with_2(run: Run, arguments: list[str], sa
     ran = run("survey", *arguments)
     assert (ran.code, ran.out) == (2, "")
     assert said in ran.err
+
+
+def test_the_name_of_a_cell_means_that_cell_alone() -> None:
+    cells = cells_of(["vllm"])
+    (one,) = SurveyOptions(only=("vllm/qwen3/none/transfer",)).chosen(cells)
+    assert one.name == "vllm/qwen3/none/transfer"
+    both = SurveyOptions(only=("vllm/qwen3/none/transfer", "qwen3/none/reload")).chosen(cells)
+    assert [cell.name for cell in both] == [
+        "vllm/qwen3/none/transfer",
+        "vllm/qwen3/none/reload",
+    ]

@@ -163,7 +163,7 @@ class VllmEngine(RankedEngine):
             "quantization": self._quantization,
             "path": self._path,
             "ranks": str(self._ranks_each),
-            "replicas": str(len(self._replicas)),
+            **({"replicas": str(len(self._replicas))} if len(self._replicas) > 1 else {}),
             **self._told,
             "kernels": ", ".join(sorted(kernels)),
         }
