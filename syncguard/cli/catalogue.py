@@ -17,7 +17,7 @@ def list_things(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:
-    """List what there is; `syncguard explain NAME` tells more."""
+    """List what there is; `syncguard explain NAME` tells more of conditions, checks and faults."""
     with exit_codes():
         from syncguard.catalogue import KINDS
 
