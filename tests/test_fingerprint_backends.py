@@ -222,6 +222,7 @@ def test_numpy_serves_where_numba_cannot_be_imported() -> None:
     assert run(WITHOUT_NUMBA).strip() == f"{expected} syncguard._fingerprint_numpy"
 
 
+@pytest.mark.slow
 def test_threads_work_in_a_forked_process() -> None:
     pytest.importorskip("numba")
     run(AFTER_FORK)

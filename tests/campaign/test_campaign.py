@@ -63,6 +63,7 @@ def test_a_campaign_says_what_is_found_and_what_not(plant: Plant) -> None:
     assert result.environment["torch"]
 
 
+@pytest.mark.slow
 def test_workers_and_order_change_nothing(plant: Plant) -> None:
     plant(STALE, MUTE)
     options = CampaignOptions(sites=(SITE, "probe_exact"), checks=CHECKS, healthy=1)

@@ -39,6 +39,7 @@ def synced(engine: Any) -> dict[str, Verdict]:
     return {verdict.check: verdict for verdict in verdicts}
 
 
+@pytest.mark.slow
 def test_a_hosted_engine_passes_as_one_here_does(host: Host) -> None:
     engine = host("healthy")
     there, here = synced(engine), synced(FakeEngine())
@@ -73,6 +74,7 @@ def test_one_that_hangs_is_ended_in_time(host: Host) -> None:
     assert left_behind(engine._process.pid) == {}
 
 
+@pytest.mark.slow
 def test_the_time_limit_of_a_check_ends_it_too(host: Host) -> None:
     engine = host("small")
     with pytest.raises(TimeLimitExceeded), time_limit(0.3):

@@ -72,9 +72,10 @@ def test_a_tied_head_fails_c3_and_is_named(tmp_path: Path) -> None:
     assert "FAIL C3 derived state | exact-probe | lm_head.weight" in ran.stdout
 
 
-def test_an_interrupted_run_leaves_a_partial_report(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["stub", pytest.param("vllm", marks=pytest.mark.slow)])
+def test_an_interrupted_run_leaves_a_partial_report(engine: str, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    command = ["smoke", "--syncs", "500", "--json", str(report)]
+    command = ["smoke", "--engine", engine, "--syncs", "500", "--json", str(report)]
     with subprocess.Popen(
         [sys.executable, "-m", "syncguard", *command],
         stdout=subprocess.PIPE,

@@ -83,7 +83,7 @@ def test_experts_are_probed_and_not_read(pair: Pair) -> None:
 
 def test_the_served_policy_is_the_learners(pair: Pair) -> None:
     """An instrument of its own: log-probabilities; and that it would tell."""
-    sequences = [[5, 6, 7, 8, 9, 10], [400, 17, 256, 3]]
+    sequences = np.random.default_rng(0).integers(0, 511, (8, 24)).tolist()
 
     def distance() -> float:
         served = [

@@ -63,6 +63,7 @@ def test_faults_are_armed_and_found(suite: Suite) -> None:
     assert 'name="syncguard.detected_by" value="ledger"' in junit
 
 
+@pytest.mark.slow
 def test_a_fault_that_no_check_sees_fails(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("syncguard.plugin.trying._detected", lambda fault, verdicts: [])
     result = suite("stale-packed-head")
