@@ -1,7 +1,7 @@
 """What may have been done to a weight, tried out on the learner's own: a reason, not a guess."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -9,7 +9,6 @@ from syncguard.grids import SCALE_RULES, SCALED_GRIDS, quantize, to_grid
 
 __all__ = ["reason_for"]
 
-_RIGHT: Final = "round_up"
 _NARROW: Final = (torch.float16, torch.float8_e4m3fn)
 """Formats that a weight may have been rounded to on its way."""
 
@@ -72,13 +71,13 @@ def _deformed(source: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         yield f"the learner's weight, rounded to {str(dtype).removeprefix('torch.')}", narrow
 
 
-def _same_grid(
-    weight: torch.Tensor, engine: Mapping[str, torch.Tensor], rule: str = _RIGHT
-) -> bool:
+def _same_grid(weight: torch.Tensor, engine: Mapping[str, torch.Tensor], rule: str = "") -> bool:
+    """Whether a weight gives the engine's bytes; by the grid's own rule if none is named."""
     grid = SCALED_GRIDS[engine["scales"].dtype]
-    elements, scales = quantize(weight, rule=rule) if rule != _RIGHT else to_grid(weight, grid)
+    made: Any = quantize(weight, rule=rule) if rule else to_grid(weight, grid)
+    elements, scales = made
     octets = (elements.view(torch.uint8), engine["elements"].contiguous().view(torch.uint8))
-    return _equal(*octets) and scales is not None and _equal(scales, engine["scales"])
+    return _equal(*octets) and _equal(scales, engine["scales"])
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from syncguard.checks.hypotheses import reason_for
-from syncguard.grids import SCALE_RULES, quantize
+from syncguard.grids import SCALE_RULES, quantize, to_grid
 from tests.checks.factories import Tensors
 
 ROWS = (1, 40)
@@ -79,6 +79,15 @@ def test_what_was_exported_and_not_used_is_named_alone() -> None:
     for held in (grid, values):
         told = reason_for(source(), ROWS, held(source()))
         assert told == "what the learner exported, which its forward does not use"
+
+
+def test_a_weight_in_int8_is_tried_by_the_rule_of_int8() -> None:
+    elements, scales = to_grid(source().mT.contiguous()[list(ROWS)], "int8")
+    assert scales is not None
+    engine = {"elements": elements, "scales": scales}
+    assert reason_for(source(), ROWS, engine) == "the learner's weight, transposed"
+    other = {"elements": elements, "scales": scales * 2}
+    assert reason_for(source(), ROWS, other) == ""
 
 
 def test_all_that_fits_is_told() -> None:
