@@ -43,7 +43,6 @@ _CONFIG = {
 def _rows(checkpoint: Path) -> list[Row]:
     from syncguard.engines.vllm import VllmEngine
     from syncguard.fingerprint import row_prints
-    from syncguard.parallel import each
 
     engine = VllmEngine(checkpoint, "mxfp8")
     llm = engine._llm
@@ -59,11 +58,9 @@ def _rows(checkpoint: Path) -> list[Row]:
         if {name.rpartition(":")[2] for name in digests} != tensors.keys():
             raise AssertionError("vLLM's checksums cover other parameters")
 
-    def printed(name: str) -> None:
-        row_prints(tensors[name], granule=1 if name.endswith("_scale") else None)
-
     def prints() -> None:
-        each(printed, list(tensors), total)
+        for name, tensor in tensors.items():
+            row_prints(tensor, granule=1 if name.endswith("_scale") else None)
 
     speed, spent = ratios(prints, checksums, rounds(_ROUNDS))
     whole, _ = ratios(engine.weight_prints, checksums, rounds(_ROUNDS))

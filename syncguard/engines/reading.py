@@ -15,7 +15,6 @@ from syncguard.engines.held import Held, by_product, dtype_of, grid_of
 from syncguard.fingerprint import value_print
 from syncguard.grids import SCALED_GRIDS, unit_of
 from syncguard.observations import ProbeOutput, ProbeTurn, Rederivation, Unreadable, WeightPrint
-from syncguard.parallel import each
 from syncguard.probes import exact_prints, random_rows, turn_rows
 from syncguard.shards import component_prints
 
@@ -67,9 +66,22 @@ class Reader:
 
     def weight_prints(self) -> dict[str, WeightPrint | Unreadable]:
         """See `syncguard.protocols.Engine.weight_prints`."""
-        read = [(held, self.canonical(held)) for held in self.held]
-        total = sum(tensor.nbytes for _, tensors in read for tensor in tensors.values())
-        return {print_.weight: print_ for print_ in each(_printed, read, total)}
+        prints: dict[str, WeightPrint | Unreadable] = {}
+        for held in self.held:
+            tensors = self.canonical(held)
+            if not tensors:
+                prints[held.weight] = Unreadable(held.weight, _why_unreadable(held))
+                continue
+            first = next(iter(tensors.values()))
+            scales = tensors.get("scales")
+            prints[held.weight] = WeightPrint(
+                weight=held.weight,
+                grid=grid_of(first.dtype) if scales is None else SCALED_GRIDS[scales.dtype],
+                shape=(len(first), _features(held)) if held.packed else tuple(first.shape),
+                rows={name: component_prints(name, t, held.place) for name, t in tensors.items()},
+                nbytes=sum(t.numel() * t.element_size() for t in tensors.values()),
+            )
+        return prints
 
     def probe_exact(self) -> dict[str, WeightPrint | Unreadable]:
         """See `syncguard.protocols.Engine.probe_exact`."""
@@ -208,22 +220,6 @@ def _rows(tensor: torch.Tensor, held: Held) -> torch.Tensor:
 
 def _readable(tensor: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
     return tensor is not None and not tensor.is_meta and bool(tensor.numel())
-
-
-def _printed(read: tuple[Held, Mapping[str, torch.Tensor]]) -> WeightPrint | Unreadable:
-    """The print of one weight from its readable tensors."""
-    held, tensors = read
-    if not tensors:
-        return Unreadable(held.weight, _why_unreadable(held))
-    first = next(iter(tensors.values()))
-    scales = tensors.get("scales")
-    return WeightPrint(
-        weight=held.weight,
-        grid=grid_of(first.dtype) if scales is None else SCALED_GRIDS[scales.dtype],
-        shape=(len(first), _features(held)) if held.packed else tuple(first.shape),
-        rows={name: component_prints(name, t, held.place) for name, t in tensors.items()},
-        nbytes=sum(t.numel() * t.element_size() for t in tensors.values()),
-    )
 
 
 def _why_unreadable(held: Held) -> str:

@@ -21,7 +21,6 @@ from syncguard.learners.recipes import RECIPES
 from syncguard.learners.scoring import score
 from syncguard.learners.training import policy_gradient, shares_changed
 from syncguard.observations import LearnerLayer, QuantizedCanary, StepReport, WeightPrint
-from syncguard.parallel import each
 from syncguard.probes import narrowed
 from syncguard.seams import Seam, Seams
 
@@ -180,9 +179,16 @@ class TransformersLearner:
 
         Scales are printed byte by byte, since their layouts keep as little as that together.
         """
-        read = [(layer, self.grid_tensors(layer.weight)) for layer in self.layers()]
-        total = sum(tensor.nbytes for _, tensors in read for tensor in tensors.values())
-        return {print_.weight: print_ for print_ in each(_printed, read, total)}
+        found = {}
+        for layer in self.layers():
+            tensors = self.grid_tensors(layer.weight)
+            rows = {
+                component: row_prints(tensor, granule=1 if component == "scales" else None)
+                for component, tensor in tensors.items()
+            }
+            nbytes = sum(tensor.nbytes for tensor in tensors.values())
+            found[layer.weight] = WeightPrint(layer.weight, layer.grid, layer.shape, rows, nbytes)
+        return found
 
     def value_prints(self) -> dict[str, NDArray[np.uint64]]:
         """`value_print` of the values of every matrix, tied names included.
@@ -326,17 +332,6 @@ class TransformersLearner:
             weights = {name: self._plain[name] for name in self._parameters}
             self._masters = Masters(weights, self._seed)
         return self._masters
-
-
-def _printed(read: tuple[LearnerLayer, Mapping[str, torch.Tensor]]) -> WeightPrint:
-    """The print of one weight from the tensors of its grid."""
-    layer, tensors = read
-    rows = {
-        component: row_prints(tensor, granule=1 if component == "scales" else None)
-        for component, tensor in tensors.items()
-    }
-    nbytes = sum(tensor.nbytes for tensor in tensors.values())
-    return WeightPrint(layer.weight, layer.grid, layer.shape, rows, nbytes)
 
 
 def _dtype_grid(dtype: torch.dtype) -> str:
