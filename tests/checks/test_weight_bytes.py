@@ -21,6 +21,7 @@ from tests.checks.factories import (
     low,
     parts_of,
     plain,
+    printed,
     served,
     values_of,
 )
@@ -302,6 +303,14 @@ def test_scales_alone_say_nothing_of_elements_in_the_same_grid_and_fail_in_anoth
     other = replace(shown, grid="int8")
     judgement = judged(model, weight_prints={**prints, "q.weight": other}, packed_probe={})
     told = "the learner holds mxfp8 [8, 64], the engine int8 [8, 64]"
+    assert judgement.evidence == (("q.weight", told),)
+
+
+def test_another_shape_in_the_same_grid_fails_unprobed() -> None:
+    model = a_model()
+    prints = {**model.weight_prints(), "q.weight": printed("q.weight", low(4))}
+    judgement = judged(model, weight_prints=prints, packed_probe={})
+    told = "the learner holds mxfp8 [8, 64], the engine mxfp8 [4, 64]"
     assert judgement.evidence == (("q.weight", told),)
 
 
