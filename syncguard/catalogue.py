@@ -1,6 +1,5 @@
 """What there is, and what it means: conditions, checks, faults, engines and grids."""
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -12,6 +11,7 @@ from syncguard.conditions import CONDITIONS, Condition
 from syncguard.errors import UsageError
 from syncguard.faults import FAULTS, Fault
 from syncguard.grids import GRIDS
+from syncguard.hints import did_you_mean
 from syncguard.runner import OBSERVABILITY
 
 __all__ = ["KINDS", "Entry", "Explanation", "explain"]
@@ -170,8 +170,7 @@ def explain(name: str) -> Explanation:
     wanted = name.strip().lower()
     known = _known()
     if wanted not in known:
-        close = difflib.get_close_matches(wanted, known, n=3)
-        meant = f"; did you mean {' or '.join(repr(each) for each in close)}?" if close else ""
+        meant = did_you_mean(wanted, known, most=3)
         raise UsageError(
             f"there is no condition, check or fault {name!r}{meant}\n"
             "  what to do: `syncguard list conditions`, `... checks` and `... faults` name them"

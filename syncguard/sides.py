@@ -1,7 +1,5 @@
 """Makes the two sides of a run from their names."""
 
-import difflib
-import importlib
 import inspect
 import os
 import sys
@@ -13,7 +11,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from syncguard.checkpoints import Checkpoint, TensorEntry, write_copy
-from syncguard.errors import SyncguardError, Unsupported, UsageError
+from syncguard.errors import Unsupported, UsageError
+from syncguard.factories import blamed, imported
+from syncguard.hints import did_you_mean
 from syncguard.models import resolve_model
 from syncguard.protocols import Engine, Learner, lacking
 
@@ -191,10 +191,9 @@ def make_model(
     if engine != "stub":
         return resolve_model(model, cache_dir(), quantization=trained_in(quantization))
     if model not in STUB_MODELS:
-        close = difflib.get_close_matches(model, STUB_MODELS, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
         raise UsageError(
-            f"model {model!r} is none of the stub's{hint}\n  expected: {', '.join(STUB_MODELS)}"
+            f"model {model!r} is none of the stub's{did_you_mean(model, STUB_MODELS)}\n"
+            f"  expected: {', '.join(STUB_MODELS)}"
         )
     return _stub_model(model, {**STUB_MODELS[model], **(topology or {})})
 
@@ -349,17 +348,7 @@ def _started(name: str, start: Callable[[], Engine]) -> Engine:
     """
     if name in ENGINES:
         return start()
-    try:
-        made = start()
-    except SyncguardError:
-        raise
-    except (Exception, SystemExit) as error:  # the user's code, which may raise anything
-        raise UsageError(
-            f"engine {name!r} did not start\n"
-            f"  got: {type(error).__name__}: {error}\n"
-            "  what to do: mend its factory, which is called with checkpoint, quantization, path "
-            "and seed"
-        ) from error
+    made = blamed(name, start, "which is called with checkpoint, quantization, path and seed")
     if missing := lacking(made, Engine):
         raise UsageError(
             f"engine {name!r}: its factory gave a {type(made).__name__}, which is no engine\n"
@@ -370,25 +359,11 @@ def _started(name: str, start: Callable[[], Engine]) -> Engine:
 
 
 def _imported(name: str) -> EngineFactory:
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        close = difflib.get_close_matches(name, ENGINES, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise UsageError(
-            f"unknown engine {name!r}{hint}\n"
-            f"  expected: {', '.join(ENGINES)}, or MODULE:FACTORY of an adapter"
-        )
     if (here := os.getcwd()) not in sys.path:  # a command finds what `python -m` would find
         sys.path.append(here)
-    try:
-        factory: EngineFactory = getattr(importlib.import_module(module), attribute)
-        if not callable(factory):
-            raise TypeError(f"{attribute} is a {type(factory).__name__}, not a function")
-    except Exception as error:  # importing runs the user's code, which may raise anything
-        raise UsageError(
-            f"engine {name!r} cannot be imported\n"
-            f"  got: {type(error).__name__}: {error}\n"
-            "  what to do: name an importable module and a function in it that takes checkpoint, "
-            "quantization, path and seed"
-        ) from error
-    return factory
+    return imported(
+        name,
+        ENGINES,
+        "name an importable module and a function in it that takes checkpoint, quantization, path "
+        "and seed",
+    )

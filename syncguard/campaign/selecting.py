@@ -1,10 +1,10 @@
 """Names by pattern, as the command line gives them."""
 
-import difflib
 from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from syncguard.errors import UsageError
+from syncguard.hints import did_you_mean
 
 __all__ = ["matching", "select"]
 
@@ -36,8 +36,7 @@ def select(option: str, patterns: Sequence[str], names: Collection[str], hint: s
     """
     for pattern in patterns:
         if not matching([pattern], names):
-            close = difflib.get_close_matches(pattern, names, n=3, cutoff=0.5)
-            meant = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+            meant = did_you_mean(pattern, names, most=3, cutoff=0.5)
             raise UsageError(
                 f"{option} {pattern!r} matches none of {len(names)} names{meant}\n"
                 f"  what to do: {hint}"

@@ -1,12 +1,12 @@
 """The fixture that arms faults of the library."""
 
 import contextlib
-import difflib
 from collections.abc import Iterator
 
 import pytest
 
 from syncguard.faults import FAULTS, Fault, World
+from syncguard.hints import did_you_mean
 from syncguard.protocols import Engine, Learner
 
 __all__ = ["ArmedFaults"]
@@ -58,8 +58,7 @@ class ArmedFaults:
 
 def _known(name: str) -> Fault:
     if name not in FAULTS:
-        close = difflib.get_close_matches(name, FAULTS, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
+        hint = did_you_mean(name, FAULTS, quoted=False)
         raise KeyError(f"there is no fault {name!r}{hint} `syncguard list faults` shows them")
     return FAULTS[name]
 

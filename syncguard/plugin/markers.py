@@ -1,11 +1,11 @@
 """The markers: which conditions a test checks, and which hardware it needs."""
 
-import difflib
 from collections.abc import Sequence
 
 import pytest
 
 from syncguard.conditions import CONDITIONS
+from syncguard.hints import did_you_mean
 
 __all__ = ["check_markers", "conditions_of", "fail_if_wrong", "skip_without_hardware"]
 
@@ -30,8 +30,7 @@ def check_markers(items: Sequence[pytest.Item]) -> None:
         except (TypeError, ValueError) as error:
             raise pytest.UsageError(f"{item.nodeid}: {error}") from None
         if unknown:
-            close = difflib.get_close_matches(unknown[0].upper(), CONDITIONS, n=1, cutoff=0.5)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            hint = did_you_mean(unknown[0].upper(), CONDITIONS, cutoff=0.5, quoted=False)
             raise pytest.UsageError(
                 f"{item.nodeid}: marker syncguard: there is no condition {unknown[0]!r}{hint} "
                 f"Known: {', '.join(CONDITIONS)}"

@@ -1,13 +1,13 @@
 """Both sides of a sync, as the plugin's options ask for them."""
 
-import difflib
-import importlib
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from syncguard.checkpoints import Checkpoint
-from syncguard.errors import SyncguardError, UsageError
+from syncguard.errors import UsageError
+from syncguard.factories import blamed, imported
 from syncguard.plugin.options import Options
 from syncguard.plugin.topologies import parse_topology
 from syncguard.protocols import Engine, Learner, lacking
@@ -27,6 +27,7 @@ Pair = tuple[Learner, Engine]
 
 STUB: Final = "stub"
 _BUCKETS: Final = 8
+_TAKEN: Final = "parameters are any of checkpoint, model, quantization, path and seed"
 
 
 class Sides:
@@ -70,19 +71,10 @@ class Sides:
 
     def _made(self) -> Pair:
         """The pair; what goes wrong in somebody's own factory is no defect of ours."""
-        try:
-            self._pair = self._pair or make_pair(self.options)
-        except SyncguardError:
-            raise
-        except (Exception, SystemExit) as error:  # the user's code, which may raise anything
-            if self.options.engine in ENGINES:
-                raise
-            raise UsageError(
-                f"engine {self.options.engine!r} did not start\n"
-                f"  got: {type(error).__name__}: {error}\n"
-                "  what to do: mend its factory, whose parameters are any of checkpoint, model, "
-                "quantization, path and seed"
-            ) from error
+        name = self.options.engine
+        if self._pair is None:
+            make = functools.partial(make_pair, self.options)
+            self._pair = make() if name in ENGINES else blamed(name, make, f"whose {_TAKEN}")
         return self._pair
 
 
@@ -142,27 +134,12 @@ def vocabulary(learner: Learner) -> int:
 def _factory(name: str) -> Callable[..., Any]:
     if name in ENGINES:
         return ENGINES[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        known = list(dict.fromkeys([STUB, *ENGINES]))
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise UsageError(
-            f"unknown engine {name!r}{hint}\n"
-            f"  expected: {', '.join(known)}, or MODULE:FACTORY of an adapter"
-        )
-    try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-        if not callable(found):
-            raise TypeError(f"{attribute} is a {type(found).__name__}, not a function")
-    except Exception as error:  # importing runs the user's code, which may raise anything
-        raise UsageError(
-            f"engine {name!r} cannot be imported\n"
-            f"  got: {type(error).__name__}: {error}\n"
-            "  what to do: name a function in a module that this pytest can import; 'python -m "
-            "pytest' and pytest's option 'pythonpath' add folders"
-        ) from error
-    return found
+    return imported(
+        name,
+        dict.fromkeys([STUB, *ENGINES]),
+        "name a function in a module that this pytest can import; 'python -m pytest' and pytest's "
+        "option 'pythonpath' add folders",
+    )
 
 
 def _called(factory: Callable[..., Any], options: Options) -> Any:

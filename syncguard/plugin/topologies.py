@@ -1,10 +1,10 @@
 """A stub's topology as it is typed: ``experts=4,ranks=2``."""
 
-import difflib
 from dataclasses import fields
 from typing import Any, Final
 
 from syncguard.errors import UsageError
+from syncguard.hints import did_you_mean
 from syncguard.sides import STUB_MODELS
 from syncguard.stubs import Topology
 
@@ -33,8 +33,7 @@ def parse_topology(text: str, **also: Any) -> Topology:
             chosen |= STUB_MODELS[part]
             continue
         if not equals or name not in _DEFAULTS:
-            close = difflib.get_close_matches(name, [*_DEFAULTS, *STUB_MODELS], n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            hint = did_you_mean(name, [*_DEFAULTS, *STUB_MODELS])
             raise UsageError(
                 f"the stub's topology has no {part!r}{hint}\n"
                 f"  expected: {', '.join(STUB_MODELS)}, or FIELD=VALUE, separated by commas\n"

@@ -1,12 +1,12 @@
 """The operations of a program, as data."""
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from syncguard.errors import UsageError
+from syncguard.hints import did_you_mean
 
 __all__ = ["OPS", "Op", "format_program", "parse_program"]
 
@@ -50,8 +50,7 @@ class Op:
 
     def __post_init__(self) -> None:
         if self.name not in OPS:
-            close = difflib.get_close_matches(self.name, OPS, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            hint = did_you_mean(self.name, OPS)
             raise UsageError(f"there is no operation {self.name!r}{hint} Known: {', '.join(OPS)}")
 
     def __str__(self) -> str:

@@ -1,11 +1,11 @@
 """What a survey is to run, as the command line asks for it."""
 
-import difflib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from syncguard.errors import UsageError
+from syncguard.hints import did_you_mean
 from syncguard.survey.cell import SurveyCell
 
 __all__ = ["SurveyOptions"]
@@ -65,9 +65,7 @@ def _no_such(word: str, cells: Sequence[SurveyCell]) -> str:
         for value in (*cell.name.partition("+")[0].split("/"), cell.variant, "core")
         if value
     )
-    close = difflib.get_close_matches(word, values, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
     return (
-        f"--only {word!r} matches no cell{hint}\n"
+        f"--only {word!r} matches no cell{did_you_mean(word, values)}\n"
         f"  expected: a part of a cell's name, or a pattern; names have: {', '.join(values)}"
     )

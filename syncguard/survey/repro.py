@@ -1,9 +1,9 @@
 """Scripts that reproduce what is known to fail."""
 
-import difflib
 from collections.abc import Sequence
 
 from syncguard.errors import UsageError
+from syncguard.hints import did_you_mean
 from syncguard.survey.cell import SurveyCell
 from syncguard.survey.findings import FINDINGS
 
@@ -21,8 +21,7 @@ def script_of(name: str, cells: Sequence[SurveyCell]) -> str:
     found = next((cell for cell in cells if cell.name == name), None)
     if found is None:
         known = [cell.name for cell in cells if cell.finding]
-        close = difflib.get_close_matches(name, [*known, *FINDINGS], n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = did_you_mean(name, [*known, *FINDINGS])
         raise UsageError(
             f"--repro {name!r} is neither a cell nor a finding{hint}\n"
             f"  expected: a finding: {', '.join(FINDINGS)}\n"
