@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final, Generic, NoReturn, TypeVar
 
 from syncguard.campaign.threads import end_threads
-from syncguard.processes import die_with_parent
+from syncguard.processes import die_with_parent, ended
 
 __all__ = ["Lost", "run_jobs"]
 
@@ -130,21 +130,16 @@ def _outcome(child: "_Child[Job]", timeout_s: float) -> dict[str, Any] | Lost:
             return result
         output.seek(0)
         wrote = _shortened(output.read().decode(errors="replace").strip())
-    why = _cause(status) if child.closed else f"no result within {timeout_s:g} s"
+    why = (
+        ended(os.waitstatus_to_exitcode(status))
+        if child.closed
+        else f"no result within {timeout_s:g} s"
+    )
     return Lost(why + (f"; it wrote: {wrote}" if wrote else ""), time.monotonic() - child.began)
 
 
 def _shortened(text: str) -> str:
     return text if len(text) <= 2 * _SHOWN else f"{text[:_SHOWN]} ... {text[-_SHOWN:]}"
-
-
-def _cause(status: int) -> str:
-    code = os.waitstatus_to_exitcode(status)
-    if code >= 0:
-        return f"its process ended with exit code {code}"
-    with contextlib.suppress(ValueError):
-        return f"its process was killed by {signal.Signals(-code).name}"
-    return f"its process was killed by signal {-code}"
 
 
 def _end(child: "_Child[Job]") -> None:
@@ -176,7 +171,6 @@ def _fork(job: Job, work: Work, pipes: Sequence[int]) -> "_Child[Job]":
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if not pid:
-            os.setpgid(0, 0)
             _live(parent, output, [reading, *pipes], lambda: _write(writing, work(job)))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
@@ -209,6 +203,7 @@ def _live(
 
 
 def _settle(parent: int, output: BinaryIO, pipes: Sequence[int]) -> None:
+    os.setpgid(0, 0)  # so that all it starts can be ended with it
     for descriptor in (1, 2):
         os.dup2(output.fileno(), descriptor)
     sys.stdin = open(os.devnull)  # noqa: SIM115 - for the life of the process

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from syncguard.engines.buckets import write_bucket
 from syncguard.engines.carrying import from_bytes, to_bytes
 from syncguard.errors import EngineLost, SyncguardError, Unsupported, UsageError
+from syncguard.processes import ended, last_words
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +28,6 @@ __all__ = ["HostedEngine"]
 
 _TICK_S: Final = 0.5
 _CLOSE_S: Final = 10.0
-_SHOWN: Final = 5
 _KINDS: Final[dict[str, type[SyncguardError]]] = {"unsupported": Unsupported, "usage": UsageError}
 
 
@@ -129,7 +129,7 @@ class HostedEngine:
 
     def _lose(self, why: str) -> EngineLost:
         self._end()
-        wrote = self._last_words()
+        wrote = last_words(self._output)
         self._lost = f"the engine is gone: {why}" + (f"; it wrote: {wrote}" if wrote else "")
         return EngineLost(self._lost)
 
@@ -141,14 +141,5 @@ class HostedEngine:
 
     def _cause(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            code = self._process.wait(_CLOSE_S)
-            if code >= 0:
-                return f"its process ended with exit code {code}"
-            return f"its process was killed by {signal.Signals(-code).name}"
+            return ended(self._process.wait(_CLOSE_S))
         return "its process closed the pipe"
-
-    def _last_words(self) -> str:
-        with contextlib.suppress(OSError):
-            lines = self._output.read_text(errors="replace").splitlines()
-            return " | ".join([line.strip() for line in lines if line.strip()][-_SHOWN:])
-        return ""

@@ -1,7 +1,7 @@
 """What an engine observes by asking its ranks and putting their answers together."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -21,7 +21,10 @@ from syncguard.observations import (
     WeightPrint,
 )
 
-__all__ = ["RankedEngine"]
+__all__ = ["Generate", "RankedEngine"]
+
+Generate = Callable[..., object]
+"""As `syncguard.protocols.Engine.generate`."""
 
 
 class RankedEngine:
@@ -81,12 +84,9 @@ class RankedEngine:
         A model that is compiled is a captured graph only as far as tensors were folded into it:
         others its code is handed at each call.
         """
-        self._ranks.ask("begin_reads")
-        try:
-            self.generate([[1, 2, 3]], tokens=2, seed=0)
-        finally:
-            read = self._ranks.ask("end_reads")
-        return merged_reads(read)
+        return merged_reads(
+            [read for ranks, generate in self._answering() for read in _reads_of(ranks, generate)]
+        )
 
     def state(self) -> Mapping[str, int]:
         """See `syncguard.protocols.Engine`."""
@@ -113,6 +113,10 @@ class RankedEngine:
         """See `syncguard.protocols.Engine`."""
         raise NotImplementedError
 
+    def _answering(self) -> Iterable[tuple[Ranks, Generate]]:
+        """Ranks that answer a request together, and what makes it; here all do."""
+        return [(self._ranks, self.generate)]
+
     def _close_ledger(self, record: SyncRecord) -> None:
         """Take down what ranks have noted; what reached any of them has arrived.
 
@@ -123,3 +127,12 @@ class RankedEngine:
         record.seconds = time.perf_counter() - self._began
         record.buckets = max((buckets for buckets, _ in found), key=len)
         record.loaded = [row for _, loaded in found for row in loaded]
+
+
+def _reads_of(ranks: Ranks, generate: Generate) -> list[GraphReads]:
+    ranks.ask("begin_reads")
+    try:
+        generate([[1, 2, 3]], tokens=2, seed=0)
+    finally:
+        read = ranks.ask("end_reads")
+    return read

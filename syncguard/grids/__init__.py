@@ -2,6 +2,7 @@
 
 from syncguard.grids.activations import (
     int8_product,
+    mxfp8_product,
     round_activations,
     rounds_activations,
     unit_columns,
@@ -25,6 +26,7 @@ __all__ = [
     "dequantize",
     "from_grid",
     "int8_product",
+    "mxfp8_product",
     "quantize",
     "quantize_and_compare",
     "round_activations",

@@ -56,18 +56,12 @@ def compare_blocks(
 def dequantize_blocks(elements: torch.Tensor, scales: torch.Tensor, out: torch.Tensor) -> None:
     """Dequantize `elements` [B, 32] uint8 and `scales` [B] uint8 into `out` [B, 32]."""
     streams = out.nbytes > _STREAMED_BYTES and not out.data_ptr() % _numba_kernels.STREAM_ALIGNMENT
-    kernel = partial(_with_last, _numba_kernels.dequantize, True if streams else None)
+    kernel = partial(_numba_kernels.dequantize, stream=True if streams else None)
     special, _ = _run(kernel, elements, scales, out)
     if special.numel():
         own = out[special]
         _torch_kernels.dequantize_blocks(elements[special], scales[special], own)
         out[special] = own
-
-
-def _with_last(
-    kernel: Callable[..., tuple[int, int, int]], last: object, *arguments: object
-) -> tuple[int, int, int]:
-    return kernel(*arguments, last)
 
 
 def _run(

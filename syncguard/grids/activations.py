@@ -17,7 +17,14 @@ from syncguard.grids.formats import INT8, MXFP8
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["int8_product", "round_activations", "rounds_activations", "unit_columns", "unit_of"]
+__all__ = [
+    "int8_product",
+    "mxfp8_product",
+    "round_activations",
+    "rounds_activations",
+    "unit_columns",
+    "unit_of",
+]
 
 _LARGEST: Final = 127
 _UNITS: Final[Mapping[str, int]] = {INT8.name: _LARGEST}
@@ -81,6 +88,22 @@ def int8_product(
     sums = torch.nn.functional.linear(steps, elements.float())
     values = sums * scales[:, 0] * token_scales
     return (values if bias is None else values + bias.float()).to(x.dtype)
+
+
+def mxfp8_product(x: torch.Tensor, elements: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """`x @ weight.T` with both operands on the MXFP8 grid.
+
+    Args:
+        x: `[..., K]` in the model's dtype.
+        elements: float8_e4m3fn `[N, K]`.
+        scales: uint8 `[N, K // 32]`, not swizzled.
+
+    Returns:
+        `[..., N]` in the dtype of `x`.
+    """
+    weight = mxfp8.dequantize(elements, scales, dtype=x.dtype)
+    rounded = mxfp8.dequantize(*mxfp8.quantize(x), dtype=x.dtype)
+    return torch.nn.functional.linear(rounded, weight)
 
 
 def _token_steps(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

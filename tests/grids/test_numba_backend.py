@@ -100,9 +100,9 @@ def test_results_that_go_past_the_caches_are_the_same(
     asked: list[object] = []
     kernel = backend._numba_kernels.dequantize
 
-    def told(*arguments: object) -> object:
-        asked.append(arguments[-1])
-        return kernel(*arguments)
+    def told(*arguments: object, stream: object) -> object:
+        asked.append(stream)
+        return kernel(*arguments, stream)
 
     monkeypatch.setattr(backend._numba_kernels, "dequantize", told)
     dequantize(elements, scales, dtype, backend="numba", out=out)

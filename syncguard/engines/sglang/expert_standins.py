@@ -22,7 +22,7 @@ from syncguard.engines.sglang.standins import (
     require,
     shuffle_matrix_a,
 )
-from syncguard.grids import dequantize, quantize, unswizzle
+from syncguard.grids import dequantize, mxfp8_product, unswizzle
 
 __all__ = [
     "KERNEL",
@@ -121,15 +121,11 @@ def product(
         ``[rows, N]``, outputs in the order in which SGLang's loader puts rows.
     """
     rows, features = elements.shape
-    weight = dequantize(
-        elements, unswizzle(scales.flatten(), rows, features // _BLOCK), dtype=x.dtype
-    )
-    order = get_shuffle_matrix_a_row_indices(weight, _TILE)
+    order = get_shuffle_matrix_a_row_indices(elements, _TILE)
     if gated:
-        order = get_reorder_rows_for_gated_act_gemm_row_indices(weight)[order]
-    shuffled = torch.nn.functional.linear(
-        dequantize(*quantize(x.contiguous()), dtype=x.dtype), weight
-    )
+        order = get_reorder_rows_for_gated_act_gemm_row_indices(elements)[order]
+    plain = unswizzle(scales.flatten(), rows, features // _BLOCK)
+    shuffled = mxfp8_product(x.contiguous(), elements, plain)
     return torch.empty_like(shuffled).index_copy_(1, order, shuffled)
 
 

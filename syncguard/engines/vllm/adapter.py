@@ -13,9 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from syncguard.engines.buckets import write_bucket
-from syncguard.engines.merging import merged_reads
-from syncguard.engines.ranked import RankedEngine
-from syncguard.engines.ranks import AllRanks
+from syncguard.engines.ranked import Generate, RankedEngine
+from syncguard.engines.ranks import AllRanks, Ranks
 from syncguard.engines.starting import temporary_files_in
 from syncguard.engines.vllm.launch import (
     EXCLUDED,
@@ -29,7 +28,7 @@ from syncguard.engines.vllm.output import output_of_workers
 from syncguard.engines.vllm.replica import LibraryReplica, Replica, Scored
 from syncguard.engines.vllm.served import ServedReplica
 from syncguard.errors import Unsupported, UsageError
-from syncguard.observations import GraphReads, QuantizedCanary, SyncRecord
+from syncguard.observations import QuantizedCanary, SyncRecord
 from syncguard.seams import Seam, Seams
 
 __all__ = ["PATHS", "VllmEngine"]
@@ -253,20 +252,8 @@ class VllmEngine(RankedEngine):
         self._close_ledger(record)
         return record
 
-    def graph_reads(self) -> GraphReads:
-        """See `syncguard.protocols.Engine`.
-
-        A model that is compiled is a captured graph only as far as tensors were folded into it:
-        others its code is handed at each call.
-        """
-        read: list[GraphReads] = []
-        for replica in self._replicas:
-            replica.ranks.ask("begin_reads")
-            try:
-                replica.generate([[1, 2, 3]], tokens=2, seed=0)
-            finally:
-                read += replica.ranks.ask("end_reads")
-        return merged_reads(read)
+    def _answering(self) -> list[tuple[Ranks, Generate]]:
+        return [(replica.ranks, replica.generate) for replica in self._replicas]
 
     def quantize_canary(self) -> QuantizedCanary | None:
         """See `syncguard.protocols.Engine`; serialized weights meet no quantizer of vLLM.

@@ -13,7 +13,7 @@ from vllm.model_executor.kernels.linear.mxfp8.Mxfp8LinearKernel import (
     Mxfp8LinearLayerConfig,
 )
 
-from syncguard.grids import dequantize, quantize, swizzle, unswizzle
+from syncguard.grids import mxfp8_product, swizzle, unswizzle
 
 __all__ = ["DERIVED_SCALES", "CpuMxfp8LinearKernel", "install", "kernel_of", "product"]
 
@@ -93,9 +93,7 @@ def product(x: torch.Tensor, elements: torch.Tensor, swizzled: torch.Tensor) -> 
         swizzled: Their scales in the 128x4 layout.
     """
     rows, features = elements.shape
-    scales = unswizzle(swizzled, rows, features // _BLOCK)
-    weight: torch.Tensor = dequantize(elements, scales, dtype=x.dtype)
-    return torch.nn.functional.linear(dequantize(*quantize(x), dtype=x.dtype), weight)
+    return mxfp8_product(x, elements, unswizzle(swizzled, rows, features // _BLOCK))
 
 
 def install(layer: Any, name: str, fresh: torch.Tensor) -> None:

@@ -54,7 +54,7 @@ class ServedRanks:
         self._requests = itertools.count(1)
 
     def ask(self, name: str, *arguments: Any) -> list[Any]:
-        """See `syncguard.engines.vllm.ranks.Ranks`.
+        """See `syncguard.engines.ranks.Ranks`.
 
         Raises:
             EngineLost: The server has ended.

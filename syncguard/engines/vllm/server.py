@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from syncguard.engines.supervising import GENTLE_S
 from syncguard.errors import EngineLost, UsageError
+from syncguard.processes import ended, last_words
 
 __all__ = ["HOST", "Server", "command_line"]
 
@@ -23,7 +24,7 @@ _START_S: Final = 240.0
 _TICK_S: Final = 0.25
 _PATIENCE_S: Final = 2.0
 _ENDS_S: Final = 5.0
-_SHOWN: Final = 5
+_BY_SIGNAL: Final = 128
 _LONGEST: Final = 32
 """Of a number, in bytes."""
 
@@ -161,11 +162,8 @@ class Server:
         )
 
     def _last_words(self) -> str:
-        with contextlib.suppress(OSError):
-            lines = self._log.read_text(errors="replace").splitlines()
-            kept = [line.strip() for line in lines if line.strip()][-_SHOWN:]
-            return f"; it wrote: {' | '.join(kept)}" if kept else ""
-        return ""
+        told = last_words(self._log)
+        return f"; it wrote: {told}" if told else ""
 
 
 def _command(port: int, arguments: Mapping[str, Any]) -> list[str]:
@@ -174,11 +172,8 @@ def _command(port: int, arguments: Mapping[str, Any]) -> list[str]:
 
 
 def _ended(code: int) -> str:
-    number = -code if code < 0 else code - 128
-    if number > 0:
-        with contextlib.suppress(ValueError):
-            return f"its process was killed by {signal.Signals(number).name}"
-    return f"its process ended with exit code {code}"
+    """How the server ended, of which its supervisor tells a signal as a shell does."""
+    return ended(_BY_SIGNAL - code if code > _BY_SIGNAL else code)
 
 
 def _free_port() -> int:
