@@ -11,6 +11,7 @@ import torch
 from syncguard.engines.sglang.expert_standins import KERNEL
 from syncguard.observations import Unreadable
 from syncguard.verdict import Status, Verdict
+from tests.live_sglang.doubling import serve_doubled
 from tests.pairs import Pair, make_pair
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("sglang-experts")]
@@ -176,14 +177,7 @@ def test_a_session_that_brings_nothing_shuffles_experts_again(pair: Pair) -> Non
 def test_a_method_that_serves_other_matrices_is_not_probed(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    method: Any = pair.model.get_submodule(EXPERTS).quant_method
-    apply = method.apply
-
-    def stale(layer: Any, dispatched: Any) -> Any:
-        answer = apply(layer, dispatched)
-        return answer._replace(hidden_states=answer.hidden_states * 2)
-
-    monkeypatch.setattr(method, "apply", stale)
+    serve_doubled(pair.model.get_submodule(EXPERTS).quant_method, monkeypatch)
     held: Any = pair.engine.probe_exact()[UP]
     assert "not of the parameters as they are" in held.why
 
