@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from syncguard.engines.buckets import write_bucket
+from syncguard.engines.calls import call_seams
 from syncguard.engines.ranked import Generate, RankedEngine
 from syncguard.engines.ranks import AllRanks, Ranks
 from syncguard.engines.starting import temporary_files_in
@@ -27,7 +28,7 @@ from syncguard.engines.vllm.launch import (
 from syncguard.engines.vllm.output import output_of_workers
 from syncguard.engines.vllm.replica import LibraryReplica, Replica, Scored
 from syncguard.engines.vllm.served import ServedReplica
-from syncguard.errors import Unsupported, UsageError
+from syncguard.errors import UsageError
 from syncguard.observations import QuantizedCanary, SyncRecord
 from syncguard.seams import Seam, Seams
 
@@ -222,18 +223,15 @@ class VllmEngine(RankedEngine):
         return ", ".join(told)
 
     def seams(self) -> Seams:
-        """Where a fault can be armed on the engine's side; of replicas, what is sent to each.
-
-        Raises:
-            Unsupported: The one model that there is lives in another process.
-        """
+        """Where a fault can be armed in this process; of replicas, what is sent to each."""
+        calls = call_seams(self)
         if len(self._replicas) > 1:
-            return {"receive": self._receiving()}
-        if self._away:
-            raise Unsupported("faults are armed in this process, and the model is in another one")
-        from syncguard.engines.vllm.seams import engine_seams
+            return {**calls, "receive": self._receiving()}
+        return calls if self._away else {**calls, **self._only.ranks.ask("seams")[0]}
 
-        return engine_seams(self, self._model, self._only.worker)
+    def ranks_apart(self) -> bool:
+        """See `syncguard.protocols.EngineExtras`."""
+        return self._away and len(self._replicas) == 1
 
     def abandon(self, error: str) -> SyncRecord:
         """See `syncguard.protocols.Engine`.

@@ -12,6 +12,7 @@ from syncguard.engines.vllm import observe
 from syncguard.engines.vllm.layers import held_weights, layer_table
 from syncguard.engines.vllm.ledger import Ledger
 from syncguard.observations import EngineLayer, QuantizedCanary
+from syncguard.seams import Seams
 
 __all__ = ["Observer"]
 
@@ -29,14 +30,21 @@ class Observer(observer.Observer):
 
     def __init__(self, worker: Any, world: int = 1, first: int = 0) -> None:
         super().__init__(worker.model_runner, first + worker.rank, world)
+        self._worker = worker
 
     def layers(self) -> list[EngineLayer]:
         """See `syncguard.engines.observer.Observer`."""
-        return layer_table(self._model, self._rank)
+        return layer_table(self._model, self.rank)
 
     def quantize_canary(self) -> QuantizedCanary | None:
         """See `syncguard.engines.observer.Observer`."""
         return observe.quantize_canary(self._model)
+
+    def seams(self) -> Seams:
+        """See `syncguard.engines.observer.Observer`."""
+        from syncguard.engines.vllm.seams import rank_seams
+
+        return rank_seams(self._model, self._worker)
 
     def _reader(self) -> Reader:
         return observe.reader(self._model)
@@ -51,8 +59,8 @@ class Observer(observer.Observer):
         return observe.handles(self._model)
 
     def _new_ledger(self) -> Ledger:
-        return Ledger(self._model, self._rank)
+        return Ledger(self._model, self.rank)
 
     def _caches_of_requests(self) -> Iterable[torch.Tensor]:
-        caches: list[torch.Tensor] = self._runner.kv_caches
+        caches: list[torch.Tensor] = self.runner.kv_caches
         return caches
