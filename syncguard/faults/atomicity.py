@@ -151,6 +151,7 @@ def read_before_written(world: World, site: str) -> Iterator[None]:
     breaks="C11",
     claimed_by=f"{_WRONG} fresh-at-use poison-coverage",
     seam="fold",
+    beside="generate",
     met="W61",
     links=(
         "https://github.com/NVIDIA-NeMo/RL/pull/3055",
