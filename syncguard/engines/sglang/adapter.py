@@ -19,6 +19,7 @@ from syncguard.engines.ranks import Ranks
 from syncguard.engines.sglang.equivalent import EQUIVALENT
 from syncguard.engines.sglang.launch import CUSTOM_LOADER, QUANTIZATIONS
 from syncguard.engines.sglang.names import engine_name
+from syncguard.engines.sockets import socket_folder
 from syncguard.engines.starting import temporary_files_in
 from syncguard.errors import UsageError
 from syncguard.observations import (
@@ -94,7 +95,8 @@ class SglangEngine(RankedEngine):
         self._quantization = quantization
         self._record: SyncRecord | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="syncguard-sglang-")
-        with temporary_files_in(self._folder.name):
+        self._sockets = socket_folder()
+        with temporary_files_in(self._sockets.name):
             form = _form(served=served or ranks > 1, ranks=ranks)
             self._form: Form = form(checkpoint, quantization, exclude, load_format, seed)
         self._session = self._form.session
@@ -226,6 +228,7 @@ class SglangEngine(RankedEngine):
         """End what was started, and remove temporary files."""
         self._form.close()
         self._folder.cleanup()
+        self._sockets.cleanup()
 
 
 def _form(*, served: bool, ranks: int) -> Callable[..., Form]:

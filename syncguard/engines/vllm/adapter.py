@@ -16,6 +16,7 @@ from syncguard.engines.buckets import write_bucket
 from syncguard.engines.calls import call_seams
 from syncguard.engines.ranked import Generate, RankedEngine
 from syncguard.engines.ranks import AllRanks, Ranks
+from syncguard.engines.sockets import socket_folder
 from syncguard.engines.starting import temporary_files_in
 from syncguard.engines.vllm.launch import (
     EXCLUDED,
@@ -110,6 +111,7 @@ class VllmEngine(RankedEngine):
         self._staged: list[tuple[str, torch.Tensor]] = []
         self._told = {"process": process, "compiled": "folded" if folded else str(compiled).lower()}
         self._folder = tempfile.TemporaryDirectory(prefix="syncguard-vllm-")
+        self._sockets = socket_folder()
         arguments = engine_arguments(
             checkpoint,
             quantization,
@@ -133,10 +135,15 @@ class VllmEngine(RankedEngine):
         folder = Path(self._folder.name)
         if process == "server":
             return ServedReplica(
-                arguments, folder, first=first, world=self._count, folded=self._folded
+                arguments,
+                folder,
+                Path(self._sockets.name),
+                first=first,
+                world=self._count,
+                folded=self._folded,
             )
         with contextlib.ExitStack() as starting:
-            starting.enter_context(temporary_files_in(self._folder.name))
+            starting.enter_context(temporary_files_in(self._sockets.name))
             if self._away:
                 log = folder / f"workers{first}.log"
                 starting.enter_context(output_of_workers(log))
@@ -293,6 +300,7 @@ class VllmEngine(RankedEngine):
         for replica in self._replicas:
             replica.close()
         self._folder.cleanup()
+        self._sockets.cleanup()
 
     def _receiving(self) -> dict[str, Seam]:
         """By the first rank of each replica: it takes a bucket."""
