@@ -7,7 +7,9 @@ from typing import Final
 
 from syncguard.campaign.cell import CellSpec
 from syncguard.campaign.healthy import HealthySpec
+from syncguard.campaign.live import LIVE
 from syncguard.campaign.options import CampaignOptions
+from syncguard.campaign.pins import Pins
 from syncguard.campaign.places import kind, make_place, refusal
 from syncguard.campaign.selecting import matching, select
 from syncguard.checks import CHECKS
@@ -15,7 +17,7 @@ from syncguard.errors import UsageError
 from syncguard.faults import FAULTS, Fault
 from syncguard.profiles import PROFILES
 
-__all__ = ["Plan", "chosen_checks", "chosen_faults", "find_sites", "plan"]
+__all__ = ["Plan", "chosen_checks", "chosen_faults", "find_sites", "grouped", "plan"]
 
 _LISTED: Final = 12
 
@@ -59,8 +61,14 @@ def chosen_checks(options: CampaignOptions) -> tuple[str, ...]:
 
 
 def grouped(options: CampaignOptions, faults: Iterable[Fault]) -> list[list[Fault]]:
-    """Faults that can be armed in one and the same engine together; without those in none."""
+    """Faults that can be armed in one and the same engine together; without those in none.
+
+    Where a user fixes the engine, there is a group for it, though no fault may be chosen: whether
+    it starts at all is to be found out before healthy runs take that for an alarm.
+    """
     groups: dict[str, list[Fault]] = {}
+    if options.engine in LIVE and options.pins != Pins():
+        groups[kind(options.engine, {}, options.pins)] = []
     for each in faults:
         if not refusal(options.engine, each.topology, options.pins):
             key = kind(options.engine, each.topology, options.pins)
@@ -73,8 +81,12 @@ def find_sites(options: CampaignOptions, alike: Sequence[Fault]) -> dict[str, li
 
     Returns:
         Name of a fault to its sites.
+
+    Raises:
+        UsageError: It cannot be started as the user fixes it.
     """
-    world = make_place(options.engine, alike[0].topology, 0, options.pins).world
+    topology = alike[0].topology if alike else {}
+    world = make_place(options.engine, topology, 0, options.pins).world
     with closing(world.engine):
         return {each.name: each.sites_in(world) for each in alike}
 

@@ -1,8 +1,10 @@
 import pytest
 
 from syncguard.campaign.live import LIVE
+from syncguard.campaign.options import CampaignOptions
 from syncguard.campaign.pins import Pins, model_traits, unmet
 from syncguard.campaign.places import kind, make_place, refusal
+from syncguard.campaign.planning import chosen_faults, grouped
 from syncguard.errors import Unsupported
 
 FREE = Pins()
@@ -140,3 +142,13 @@ def test_a_cold_engine_holds_the_learners_weights() -> None:
     wanted = place.world.learner.value_prints()
     for weight, held in cold.probe_exact().items():
         assert (held.rows["values"] == wanted[weight]).all()  # type: ignore[union-attr]
+
+
+def test_faults_that_need_one_engine_share_it() -> None:
+    options = CampaignOptions(engine="vllm", faults=("rank-*", "sent-twice", "stale-tied-head"))
+    named = [{fault.name for fault in alike} for alike in grouped(options, chosen_faults(options))]
+    assert named == [
+        {"sent-twice"},
+        {"stale-tied-head"},
+        {"rank-deaf", "rank-not-updated", "rank-silent"},
+    ]

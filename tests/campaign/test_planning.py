@@ -1,6 +1,6 @@
 import pytest
 
-from syncguard.campaign import CampaignOptions
+from syncguard.campaign import CampaignOptions, Pins
 from syncguard.campaign.planning import chosen_checks, chosen_faults, find_sites, grouped, plan
 from syncguard.errors import UsageError
 from tests.campaign.conftest import Plant
@@ -94,3 +94,10 @@ def test_sites_are_those_of_the_faults_topology(plant: Plant) -> None:
     assert found[MUTE] == ["probe_exact"]
     assert "model.layers.1.mlp.down_proj" in found[STALE]
     assert found[IDLE] == ["engine"]
+
+
+def test_an_engine_that_is_fixed_is_started_whatever_runs_on_it() -> None:
+    options = CampaignOptions(engine="vllm", healthy=1, no_faults=True, pins=Pins(ranks=2))
+    assert grouped(options, []) == [[]]
+    assert grouped(CampaignOptions(engine="vllm", healthy=1), []) == []
+    assert grouped(CampaignOptions(pins=Pins(model="stub-moe")), []) == []

@@ -53,9 +53,9 @@ def test_a_fault_is_found_in_the_engine_that_is_asked_for(
     assert set(cell["claimed_by"]) <= set(cell["seen_at"])
 
 
-def test_what_no_engine_can_be_is_text(tmp_path: Path) -> None:
-    options = ["--tp", "2", "--path", "reload", "--faults", "sent-twice"]
-    ran, value = campaign(*options, folder=tmp_path)
+@pytest.mark.parametrize("what", [["--faults", "sent-twice"], ["--no-faults", "--healthy", "1"]])
+def test_what_no_engine_can_be_is_text(what: list[str], tmp_path: Path) -> None:
+    ran, value = campaign("--tp", "2", "--path", "reload", *what, folder=tmp_path)
     assert (ran.returncode, value) == (2, None)
     assert "path 'reload' hands over tensors, which cannot cross to other" in ran.stderr
     assert "Traceback" not in ran.stderr
