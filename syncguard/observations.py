@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "Alternatives",
     "BlockProbe",
     "ColdEngine",
     "EngineLayer",
@@ -359,6 +360,7 @@ class Samples:
         dequantized: The learner's model on the dequantized grid, in the model's dtype.
         float32: The same in float32.
         rounds_activations: Whether the engine rounds activations to the learner's grid.
+        prompt_tokens: How many tokens of each sequence are its prompt.
     """
 
     sequences: tuple[tuple[int, ...], ...]
@@ -367,6 +369,20 @@ class Samples:
     dequantized: NDArray[np.float64]
     float32: NDArray[np.float64]
     rounds_activations: bool
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alternatives:
+    """The tokens of `Samples` under the learner's policy at other temperatures.
+
+    Attributes:
+        temperatures: The temperatures.
+        logprobs: Log-probabilities of each token after the first, float64 [tokens, temperatures].
+    """
+
+    temperatures: tuple[float, ...]
+    logprobs: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

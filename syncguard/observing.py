@@ -19,6 +19,7 @@ from syncguard.errors import Unsupported
 from syncguard.fingerprint import fingerprint
 from syncguard.grids import rounds_activations
 from syncguard.observations import (
+    Alternatives,
     ColdEngine,
     EngineLayer,
     GraphReads,
@@ -47,6 +48,8 @@ __all__ = ["OBSERVERS", "SyncContext", "View"]
 _PROMPTS: Final = 8
 _PROMPT_TOKENS: Final = 8
 _NEW_TOKENS: Final = 16
+_TEMPERATURES: Final = (0.25, 0.5, 0.75, 1.5, 2.0, 4.0, 1e6)
+"""At the last one all tokens are equally likely, but for those that have no probability at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +179,20 @@ def _samples(view: View) -> Samples:
         dequantized=scored["dequantized"],
         float32=scored["float32"],
         rounds_activations=rounds,
+        prompt_tokens=_PROMPT_TOKENS,
     )
+
+
+def _alternatives(view: View) -> Alternatives | None:
+    tempered = getattr(view.learner, "tempered", None)
+    if tempered is None:
+        return None
+    sequences = view.get("samples").sequences
+    empty = np.zeros((0, len(_TEMPERATURES)))
+    found = np.concatenate([empty, *tempered(sequences, _TEMPERATURES)])
+    if len(found) != sum(len(each) - 1 for each in sequences):
+        raise ValueError(f"the learner told {len(found)} tokens of {len(sequences)} sequences")
+    return Alternatives(_TEMPERATURES, found)
 
 
 def _has_packed(view: View) -> bool:
@@ -292,6 +308,7 @@ _OBSERVERS: Final[dict[str, Callable[[View], Any]]] = {
     "rederived": lambda view: view.engine.rederive(),
     "rotation": rotation,
     "served_before": lambda view: view.context.served_before,
+    "alternatives": _alternatives,
     "served_requests": lambda view: _optional(view.engine, "served_requests"),
     "same_weights": lambda view: view.context.same_weights,
     "samples": _samples,

@@ -196,6 +196,19 @@ class LearnerExtras(Protocol):
     def state(self) -> Mapping[str, int]:
         """A fingerprint of every weight and persistent buffer, and of what a step moves besides."""
 
+    def tempered(
+        self, sequences: Sequence[Sequence[int]], temperatures: Sequence[float]
+    ) -> list[NDArray[np.float64]]:
+        """Log-probability of each token after the first in its own forward, at other temperatures.
+
+        Args:
+            sequences: Token ids.
+            temperatures: What logits are divided by.
+
+        Returns:
+            Per sequence an array [tokens - 1, temperatures].
+        """
+
     def checkpoint_state(self) -> Mapping[str, int]:
         """A fingerprint of every tensor that it started from; empty once it has been trained."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 from syncguard.faults.registry import fault
@@ -10,7 +11,12 @@ from syncguard.faults.tools import replace_tensor
 from syncguard.faults.world import World
 from syncguard.grids import dequantize, quantize
 
-__all__ = ["activations_by_another_rule", "not_a_number_left_behind", "temperature_applied"]
+__all__ = [
+    "activations_by_another_rule",
+    "drawn_by_other_probabilities",
+    "not_a_number_left_behind",
+    "temperature_applied",
+]
 
 _TEMPERATURE = 1.25
 
@@ -28,6 +34,35 @@ def temperature_applied(world: World, site: str) -> Iterator[None]:
             world.fire()
             answers = original(*args, **kwargs)
             return [(sequence, scores / _TEMPERATURE) for sequence, scores in answers]
+
+        return generate
+
+    with world.wrap("generate", site, wrapper):
+        yield
+
+
+@fault(
+    "drawn-by-other-probabilities",
+    breaks="C6",
+    claimed_by="sampled-tokens",
+    seam="generate",
+    links=("https://github.com/vllm-project/vllm/issues/55005",),
+)
+def drawn_by_other_probabilities(world: World, site: str) -> Iterator[None]:
+    """The sampler draws tokens from one distribution and tells the probabilities of another.
+
+    Importance ratios are those of tokens that the policy would hardly ever sample. Real in vLLM on
+    a CPU after drafts, where the temperature is memory that nothing has written. Ask tokens whether
+    they follow what is told of them.
+    """
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        def generate(prompts: Any, tokens: int, seed: int) -> Any:
+            draw, words = np.random.default_rng(seed), max(map(max, prompts)) + 1
+            longer = [[*each, *draw.integers(0, words, tokens).tolist()] for each in prompts]
+            answers = original(longer, tokens=1, seed=seed)
+            world.fire()
+            return [(sequence[:-1], scores[:-1]) for sequence, scores in answers]
 
         return generate
 

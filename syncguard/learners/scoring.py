@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["score", "token_logprobs"]
+__all__ = ["score", "tempered", "token_logprobs"]
 
 _TOKENS_PER_BATCH: Final = 1024  # bounds the logits: 100 MB in bf16 for 49,152 tokens
 
@@ -33,24 +33,36 @@ def score(
     Raises:
         ValueError: A token is not in the vocabulary.
     """
-    for number, sequence in enumerate(sequences):
-        strange = [token for token in sequence if not 0 <= token < vocabulary]
-        if strange:
-            raise ValueError(
-                f"sequence {number}: expected tokens from 0 to {vocabulary - 1}, got {strange[0]}"
-            )
     scores: list[NDArray[np.float64]] = [np.zeros(0)] * len(sequences)
-    with torch.no_grad():
-        for batch in _batches([len(sequence) for sequence in sequences]):
-            longest = max(len(sequences[number]) for number in batch)
-            tokens = torch.zeros(len(batch), longest, dtype=torch.int64)
-            for row, number in enumerate(batch):
-                tokens[row, : len(sequences[number])] = torch.tensor(sequences[number])
-            logits = forward(tokens)
-            for row, number in enumerate(batch):
-                length = len(sequences[number])
-                picked = token_logprobs(logits[row, :length].double(), tokens[row, :length])
-                scores[number] = picked.numpy()
+    for number, logits, tokens in _predicted(forward, sequences, vocabulary):
+        scores[number] = token_logprobs(logits.double(), tokens).numpy()
+    return scores
+
+
+def tempered(
+    forward: Callable[[torch.Tensor], torch.Tensor],
+    sequences: Sequence[Sequence[int]],
+    vocabulary: int,
+    temperatures: Sequence[float],
+) -> list[NDArray[np.float64]]:
+    """Score sequences by the policy at other temperatures.
+
+    Args:
+        forward: As for `score`.
+        sequences: Token ids.
+        vocabulary: How many tokens there are.
+        temperatures: What logits are divided by.
+
+    Returns:
+        Per sequence the log-probabilities of each token after the first, [tokens, temperatures].
+
+    Raises:
+        ValueError: A token is not in the vocabulary.
+    """
+    scores = [np.zeros((0, len(temperatures)))] * len(sequences)
+    for number, logits, tokens in _predicted(forward, sequences, vocabulary):
+        at = [token_logprobs(logits.float() / each, tokens) for each in temperatures]
+        scores[number] = torch.stack(at, dim=-1).double().numpy()
     return scores
 
 
@@ -64,6 +76,30 @@ def token_logprobs(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     predicted, actual = logits[..., :-1, :], tokens[..., 1:]
     chosen = predicted.gather(-1, actual[..., None])[..., 0]
     return chosen - predicted.logsumexp(-1)
+
+
+def _predicted(
+    forward: Callable[[torch.Tensor], torch.Tensor],
+    sequences: Sequence[Sequence[int]],
+    vocabulary: int,
+) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+    """Number, logits and tokens of each sequence that has something to score."""
+    for number, sequence in enumerate(sequences):
+        strange = [token for token in sequence if not 0 <= token < vocabulary]
+        if strange:
+            raise ValueError(
+                f"sequence {number}: expected tokens from 0 to {vocabulary - 1}, got {strange[0]}"
+            )
+    with torch.no_grad():
+        for batch in _batches([len(sequence) for sequence in sequences]):
+            longest = max(len(sequences[number]) for number in batch)
+            tokens = torch.zeros(len(batch), longest, dtype=torch.int64)
+            for row, number in enumerate(batch):
+                tokens[row, : len(sequences[number])] = torch.tensor(sequences[number])
+            logits = forward(tokens)
+            for row, number in enumerate(batch):
+                length = len(sequences[number])
+                yield number, logits[row, :length], tokens[row, :length]
 
 
 def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:

@@ -18,7 +18,7 @@ from syncguard.learners.naming import kinds, ties
 from syncguard.learners.observing import UsedGrid, watch
 from syncguard.learners.optimizing import Masters
 from syncguard.learners.recipes import RECIPES
-from syncguard.learners.scoring import score
+from syncguard.learners.scoring import score, tempered
 from syncguard.learners.training import policy_gradient, shares_changed
 from syncguard.observations import LearnerLayer, QuantizedCanary, StepReport, WeightPrint
 from syncguard.probes import narrowed
@@ -231,6 +231,14 @@ class TransformersLearner:
             with self._recipe.scored(self._model):
                 return score(self._forward, sequences, vocabulary)
         return score(self._forward_on(self._mode_values(mode)), sequences, vocabulary)
+
+    def tempered(
+        self, sequences: Sequence[Sequence[int]], temperatures: Sequence[float]
+    ) -> list[NDArray[np.float64]]:
+        """See `syncguard.protocols.LearnerExtras`."""
+        with self._recipe.scored(self._model):
+            vocabulary = int(self._model.config.vocab_size)
+            return tempered(self._forward, sequences, vocabulary, temperatures)
 
     def step(self, learning_rate: float) -> StepReport:
         """Take one optimizer step: policy gradient on random tokens and advantages, AdamW.

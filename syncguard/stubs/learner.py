@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from syncguard.fingerprint import fingerprint, row_prints, value_print
 from syncguard.grids import canary, dequantize, quantize
-from syncguard.learners.scoring import score, token_logprobs
+from syncguard.learners.scoring import score, tempered, token_logprobs
 from syncguard.observations import LearnerLayer, QuantizedCanary, StepReport, WeightPrint
 from syncguard.seams import Seam, Seams
 from syncguard.stubs.policy import forward
@@ -196,6 +196,14 @@ class StubLearner:
             raise ValueError(f"mode: expected one of {', '.join(LOGPROB_MODES)}, got {mode!r}")
         use = self._use(mode)
         return score(lambda tokens: self._run(use, tokens), sequences, self.topology.vocab)
+
+    @inference()
+    def tempered(
+        self, sequences: Sequence[Sequence[int]], temperatures: Sequence[float]
+    ) -> list[NDArray[np.float64]]:
+        """See `syncguard.protocols.LearnerExtras`."""
+        use, vocabulary = self._use("forward"), self.topology.vocab
+        return tempered(lambda tokens: self._run(use, tokens), sequences, vocabulary, temperatures)
 
     @single_thread()
     def step(self, learning_rate: float) -> StepReport:

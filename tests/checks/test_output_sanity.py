@@ -30,6 +30,7 @@ def samples(**fields: Any) -> Samples:
         "dequantized": scores + 0.1,
         "float32": scores,
         "rounds_activations": True,
+        "prompt_tokens": 1,
     }
     return Samples(**{**given, **fields})
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from syncguard.learners.scoring import score, token_logprobs
+from syncguard.learners.scoring import score, tempered, token_logprobs
 
 VOCABULARY = 11
 
@@ -30,6 +30,30 @@ def test_padded_batches_score_as_each_sequence_alone() -> None:
     for sequence, scores in zip(sequences, score(forward, sequences, VOCABULARY), strict=True):
         assert scores.dtype == np.float64
         np.testing.assert_allclose(scores, one_by_one(sequence), rtol=1e-12)
+
+
+def test_other_temperatures_divide_the_logits() -> None:
+    generator = np.random.default_rng(6)
+    sequences = [generator.integers(0, VOCABULARY, length).tolist() for length in (7, 1, 30)]
+    temperatures = (0.5, 1.0, 1e6)
+    found = tempered(forward, sequences, VOCABULARY, temperatures)
+    assert [scores.shape for scores in found] == [(6, 3), (0, 3), (29, 3)]
+    assert all(scores.dtype == np.float64 for scores in found)
+    for column, temperature in enumerate(temperatures):
+        cooled = score(lambda tokens: forward(tokens) / temperature, sequences, VOCABULARY)  # noqa: B023
+        for scores, expected in zip(found, cooled, strict=True):
+            np.testing.assert_allclose(scores[:, column], expected, atol=1e-5)
+
+
+def test_a_token_that_is_masked_has_no_probability_at_any_temperature() -> None:
+    def masked(tokens: torch.Tensor) -> torch.Tensor:
+        logits = forward(tokens)
+        logits[..., 0] = -torch.inf
+        return logits
+
+    (scores,) = tempered(masked, [[1, 2, 0]], VOCABULARY, (1.0, 1e6))
+    np.testing.assert_allclose(scores[0, 1], -np.log(VOCABULARY - 1), atol=1e-5)
+    assert (scores[1] == -np.inf).all()
 
 
 def test_batches_are_bounded() -> None:
