@@ -1,7 +1,7 @@
 """The two sides of a sync: what an adapter of a learner or an engine must offer."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -205,6 +205,20 @@ class EngineExtras(Protocol):
 
     def seams(self) -> Seams:
         """Where a fault can be armed on the engine's side."""
+
+    def ranks_apart(self) -> bool:
+        """Whether its ranks are in other processes, out of reach of `seams`."""
+
+    def on_ranks(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Call a function in the process of each rank, with the rank's observer first.
+
+        Args:
+            function: Importable there by its name; the observer's `seams` are those of its rank.
+            arguments: Its further arguments, small values.
+
+        Returns:
+            The results in the order of ranks.
+        """
 
     def version(self) -> str:
         """The version of the weights that the engine says it serves."""

@@ -36,6 +36,7 @@ __all__ = [
     "make_model",
     "start_cold",
     "start_hosted",
+    "stub_topology",
     "trained_in",
 ]
 
@@ -199,12 +200,27 @@ def make_model(
     """
     if engine != "stub":
         return resolve_model(model, cache_dir(), quantization=trained_in(quantization))
+    return _stub_model(model, stub_topology(model, topology or {}))
+
+
+def stub_topology(model: str, topology: Mapping[str, Any] | None = None) -> "Topology":
+    """The topology of one of the stub's models.
+
+    Args:
+        model: One of `STUB_MODELS`.
+        topology: Fields that it must have.
+
+    Raises:
+        UsageError: There is no such model.
+    """
+    from syncguard.stubs import Topology
+
     if model not in STUB_MODELS:
         raise UsageError(
             f"model {model!r} is none of the stub's{did_you_mean(model, STUB_MODELS)}\n"
             f"  expected: {', '.join(STUB_MODELS)}"
         )
-    return _stub_model(model, {**STUB_MODELS[model], **(topology or {})})
+    return Topology(**{**STUB_MODELS[model], **(topology or {})})
 
 
 def make_engine(
@@ -329,11 +345,9 @@ def make_learner(
     return TransformersLearner(checkpoint.path, quantization=trained, wire=wire, seed=seed)
 
 
-def _stub_model(name: str, fields: Mapping[str, Any]) -> StubModel:
-    from syncguard.stubs import Topology
+def _stub_model(name: str, topology: "Topology") -> StubModel:
     from syncguard.stubs.topology import weight_specs
 
-    topology = Topology(**fields)
     tensors = {
         spec.name: TensorEntry("", str(spec.dtype).removeprefix("torch."), spec.shape)
         for spec in weight_specs(topology)

@@ -43,6 +43,19 @@ def test_a_campaign_writes_what_it_found(
     assert list(state.iterdir()) == []
 
 
+def test_what_is_fixed_is_told_and_repeated(run: Run, plant: Plant, tmp_path: Path) -> None:
+    plant(STALE, TAME)
+    path = tmp_path / "c.json"
+    fixed = ["--model", "stub-moe", "--quantization", "mxfp8"]
+    ran = run("campaign", *fixed, "--healthy", "1", "--stages", "load", "--json", str(path))
+    assert "model stub-moe | quantization mxfp8" in " ".join(ran.out.split())
+    assert f"skipped: {STALE}: needs linear_kernel='twin', which stub-moe is not" in ran.out
+    value = json.loads(path.read_text())
+    assert value["environment"]["model"] == "stub-moe"
+    (cell,) = value["cells"]
+    assert cell["replay"].endswith("--model stub-moe --quantization mxfp8")
+
+
 def test_a_replay_line_repeats_its_cell(run: Run, plant: Plant, tmp_path: Path) -> None:
     import shlex
 
@@ -75,6 +88,13 @@ def test_the_exit_code_tells_the_outcome(run: Run, plant: Plant, fault: str, cod
         (["--sites", "nowhere"], "--sites 'nowhere' matches none"),
         (["--engine", "tgi"], "--engine 'tgi' is not one of stub, sglang, vllm"),
         (["--stages", "early"], "--stages 'early' is not one of load, late"),
+        (["--model", "stub-mo"], "model 'stub-mo' is none of the stub's; did you mean 'stub-moe'"),
+        (["--model", ""], "it is empty: give a value"),
+        (["--quantization", "int8-w8a8"], "expected: mxfp8, none"),
+        (["--tp", "2", "--process", "own"], "the stub does not know --process, --tp"),
+        (["--process", "out"], "--process 'out' is not one of in, own, server"),
+        (["--engine", "vllm", "--quantization", "mxfp4"], "none of vLLM's; did you mean 'mxfp8'"),
+        (["--engine", "vllm", "--model", "tiny-qwen"], "Did you mean 'tiny-qwen3'?"),
         (["--no-faults", "--healthy", "0"], "leaves nothing to run"),
         (["--json", "/nowhere/c.json"], "cannot write '/nowhere/c.json'"),
         (["--html", "/nowhere/c.html"], "cannot write '/nowhere/c.html'"),

@@ -4,6 +4,7 @@ from syncguard.campaign.campaign import CampaignListener, run_campaign
 from syncguard.campaign.cell import STAGES, Cell, CellSpec, Outcome
 from syncguard.campaign.healthy import HealthyRun, HealthySpec, random_topology, run_healthy
 from syncguard.campaign.options import CampaignOptions
+from syncguard.campaign.pins import Pins
 from syncguard.campaign.result import CampaignResult
 from syncguard.campaign.running import CellSettings, run_cell
 
@@ -18,6 +19,7 @@ __all__ = [
     "HealthyRun",
     "HealthySpec",
     "Outcome",
+    "Pins",
     "random_topology",
     "run_campaign",
     "run_cell",

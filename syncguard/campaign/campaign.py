@@ -16,7 +16,14 @@ from syncguard.campaign.healthy import HealthyRun, HealthySpec, run_healthy
 from syncguard.campaign.live import LIVE
 from syncguard.campaign.options import CampaignOptions
 from syncguard.campaign.places import prepare
-from syncguard.campaign.planning import Plan, chosen_checks, chosen_faults, find_sites, plan
+from syncguard.campaign.planning import (
+    Plan,
+    chosen_checks,
+    chosen_faults,
+    find_sites,
+    grouped,
+    plan,
+)
 from syncguard.campaign.pool import Lost, run_jobs
 from syncguard.campaign.result import CampaignResult
 from syncguard.campaign.running import CellSettings, replay, run_cell
@@ -148,8 +155,10 @@ def _work(
     # A child that is killed cannot remove its temporary files: the parent removes the folder.
     os.environ["TMPDIR"] = tempfile.tempdir = scratch
     if isinstance(spec, HealthySpec):
-        return run_healthy(spec, checks, options.replayed, options.profile).to_dict()
-    settings = CellSettings(checks, options.check_timeout_s, options.replayed, options.profile)
+        return run_healthy(spec, checks, options.replayed, options.profile, options.pins).to_dict()
+    settings = CellSettings(
+        checks, options.check_timeout_s, options.replayed, options.profile, options.pins
+    )
     return run_cell(spec, settings).to_dict()
 
 
@@ -174,21 +183,38 @@ def _read(spec: Spec, value: dict[str, Any]) -> Finished:
 
 
 def _sites(options: CampaignOptions, faults: list[Fault]) -> dict[str, list[str]]:
-    """Where each fault can be armed; a live engine is started for that in a child."""
-    if not faults or options.engine not in LIVE:
-        return find_sites(options.engine, faults)
+    """Where each fault can be armed; for live engines each is started in a child.
+
+    Raises:
+        UsageError: An engine cannot be what is asked for.
+    """
+    groups = grouped(options, faults)
+    found: dict[str, list[str]] = {}
+    if options.engine not in LIVE:
+        for alike in groups:
+            found |= find_sites(options, alike)
+        return found
     jobs = run_jobs(
-        [None],
-        lambda _: find_sites(options.engine, faults),
-        workers=1,
+        groups,
+        partial(_found_in, options),
+        workers=options.processes,
         timeout_s=options.cell_timeout_s,
     )
     with closing(jobs):
-        for _, found in jobs:
-            if isinstance(found, Lost):
-                raise SyncguardError(f"the sites of the faults were not found: {found.why}")
-            return found
-    raise AssertionError("a job ends with a result")
+        for _, answer in jobs:
+            if isinstance(answer, Lost):
+                raise SyncguardError(f"the sites of the faults were not found: {answer.why}")
+            if refused := answer.get("refused"):
+                raise UsageError(refused)
+            found |= answer["sites"]
+    return found
+
+
+def _found_in(options: CampaignOptions, alike: list[Fault]) -> dict[str, Any]:
+    try:
+        return {"sites": find_sites(options, alike)}
+    except UsageError as error:
+        return {"refused": str(error)}
 
 
 def _require_scipy() -> None:
@@ -206,4 +232,5 @@ def _require_scipy() -> None:
 
 def _environment(options: CampaignOptions) -> dict[str, str]:
     packages = LIVE[options.engine].packages if options.engine in LIVE else ()
-    return {"syncguard": __version__, **versions_of(["torch", *packages])}
+    versions = versions_of(["torch", *packages])
+    return {**options.pins.told(), "syncguard": __version__, **versions}

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from syncguard.campaign.flow import FLOWS, Syncs
 from syncguard.campaign.live import LIVE
-from syncguard.campaign.places import Place, make_place, seeded
+from syncguard.campaign.pins import Pins
+from syncguard.campaign.places import Place, make_place, refusal, seeded
 from syncguard.checks import CHECKS
 from syncguard.errors import UsageError
 from syncguard.profiles import PROFILES
@@ -21,6 +22,7 @@ from syncguard.verdict import Status, Verdict
 __all__ = ["Alarm", "HealthyRun", "HealthySpec", "random_topology", "run_healthy"]
 
 _CHECK_TIMEOUT_S: Final = 120.0
+_FREE: Final = Pins()
 _SIZES: Final[Mapping[str, Sequence[int]]] = {
     "dense_layers": (0, 1),
     "expert_intermediate": (32, 64, 96),
@@ -137,6 +139,7 @@ def run_healthy(
     checks: Sequence[str] = (),
     options: Sequence[str] = (),
     profile: str = "smoke",
+    pins: Pins = _FREE,
 ) -> HealthyRun:
     """Run the syncs of a profile without a fault, with all checks, in this process.
 
@@ -145,6 +148,7 @@ def run_healthy(
         checks: Names of the checks to run; all by default.
         options: Further options of the command line, for replay.
         profile: Name of the profile.
+        pins: What is fixed of the topology.
     """
     rng = random.Random(spec.seed)
     seeded(spec.seed)
@@ -153,9 +157,7 @@ def run_healthy(
     references: dict[str, None] = {}
     topology = error = ""
     try:
-        live = LIVE.get(spec.engine)
-        fields = rng.choice(live.healthy) if live else asdict(random_topology(rng))
-        place = make_place(spec.engine, fields, spec.seed)
+        place = make_place(spec.engine, _fields(spec.engine, rng, pins), spec.seed, pins)
         topology = place.topology
         with contextlib.closing(place.world.engine), _shuffled(place, rng):
             for verdict in _judged(place, checks or tuple(CHECKS), spec.seed, rng, profile):
@@ -174,6 +176,17 @@ def run_healthy(
     return HealthyRun(
         spec, topology, tuple(alarms), tuple(references), error, shlex.join(words), cost_s
     )
+
+
+def _fields(engine: str, rng: random.Random, pins: Pins) -> Mapping[str, Any]:
+    """A topology that fits what is fixed."""
+    if engine in LIVE:
+        fitting = [each for each in LIVE[engine].healthy if not refusal(engine, each, pins)]
+        return rng.choice(fitting)
+    drawn = {} if pins.model else asdict(random_topology(rng))
+    if pins.quantization:
+        drawn.pop("quantization", None)
+    return drawn
 
 
 def _judged(

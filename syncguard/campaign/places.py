@@ -3,20 +3,23 @@
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, Final
 
-from syncguard.campaign.live import LIVE, live_model
+from syncguard.campaign.live import LIVE, Choice
+from syncguard.campaign.pins import Pins, unmet
 from syncguard.errors import Unsupported
 from syncguard.faults import World
 from syncguard.protocols import Engine
 
-__all__ = ["ENGINES", "Place", "make_place", "prepare", "refusal", "seeded"]
+__all__ = ["ENGINES", "Place", "kind", "make_place", "prepare", "refusal", "seeded"]
 
 ENGINES: Final = ("stub", *LIVE)
 """Engines that campaigns run on."""
+
+_FREE: Final = Pins()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +41,41 @@ class Place:
     start_cold: Callable[[], Engine] | None = None
 
 
-def make_place(engine: str, topology: Mapping[str, Any], seed: int) -> Place:
+def make_place(engine: str, topology: Mapping[str, Any], seed: int, pins: Pins = _FREE) -> Place:
     """Start an engine on other weights than the learner's.
 
     Args:
         engine: One of `ENGINES`.
         topology: Fields of the topology that are not the default's.
         seed: Of the weights.
+        pins: What is fixed whatever the topology.
 
     Raises:
-        Unsupported: The live engine cannot be of this topology.
+        Unsupported: The engine cannot be of this topology.
     """
-    return _live(engine, topology, seed) if engine in LIVE else _stub(topology, seed)
+    if why := refusal(engine, topology, pins):
+        raise Unsupported(why)
+    if engine in LIVE:
+        choice = LIVE[engine].choose(topology, pins)
+        assert choice is not None, "else it is refused"  # noqa: S101
+        return _live(engine, choice, seed)
+    return _stub(_pinned(topology, pins), seed)
 
 
-def refusal(engine: str, topology: Mapping[str, Any]) -> str:
+def kind(engine: str, topology: Mapping[str, Any], pins: Pins = _FREE) -> str:
+    """What is alike for topologies that one and the same engine can be of."""
+    if engine in LIVE:
+        return str(LIVE[engine].choose(topology, pins))
+    return repr(sorted(_pinned(topology, pins).items()))
+
+
+def refusal(engine: str, topology: Mapping[str, Any], pins: Pins = _FREE) -> str:
     """Why an engine cannot be of a topology; empty if it can."""
-    return LIVE[engine].refusal(topology) if engine in LIVE else ""
+    if engine in LIVE:
+        return LIVE[engine].refusal(topology, pins)
+    if missing := unmet(topology, _fixed(pins)):
+        return f"needs {', '.join(missing)}, which {pins.model or 'the stub'} is not"
+    return ""
 
 
 @contextmanager
@@ -92,6 +113,19 @@ def seeded(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def _fixed(pins: Pins) -> dict[str, Any]:
+    """Fields of a stub's topology that are fixed."""
+    from syncguard.sides import stub_topology
+
+    fields = asdict(stub_topology(pins.model)) if pins.model else {}
+    fields.pop("quantization", None)
+    return fields | ({"quantization": pins.quantization} if pins.quantization else {})
+
+
+def _pinned(topology: Mapping[str, Any], pins: Pins) -> dict[str, Any]:
+    return {**topology, **_fixed(pins)}
+
+
 def _stub(fields: Mapping[str, Any], seed: int) -> Place:
     from syncguard.sides import brought_up
     from syncguard.stubs import Topology, make_stub_engine, make_stub_learner
@@ -110,31 +144,27 @@ def _stub(fields: Mapping[str, Any], seed: int) -> Place:
     return Place(world, topology.vocab, nbytes, str(topology), start_cold)
 
 
-def _live(engine: str, fields: Mapping[str, Any], seed: int) -> Place:
-    from syncguard.learners import TransformersLearner
-    from syncguard.sides import make_engine, make_model, start_cold
+def _live(engine: str, choice: Choice, seed: int) -> Place:
+    from syncguard.sides import make_engine, make_learner, make_model, start_cold
 
-    mode = LIVE[engine].mode(fields)
-    if mode is None or refusal(engine, fields):
-        raise Unsupported(refusal(engine, fields))
-    quantization, wire, name = mode
-    model, path = live_model(fields), fields.get("path", "")
-    checkpoint = make_model(engine, model, quantization)
+    checkpoint = make_model(engine, choice.model, choice.quantization)
+    settings = {"ranks": choice.ranks} if choice.ranks > 1 else {}
     world = World(
-        lambda: TransformersLearner(
-            checkpoint.path, quantization=quantization, wire=wire, seed=seed
+        lambda: make_learner(checkpoint, choice.quantization, seed, choice.wire),
+        lambda: make_engine(
+            engine, checkpoint, choice.quantization, choice.path, seed, settings, choice.process
         ),
-        lambda: make_engine(engine, checkpoint, name, path, seed),
     )
     export = world.learner.weights  # a fault that is armed later does not reach this one
 
     def cold() -> Engine:
-        return start_cold(engine, checkpoint, SimpleNamespace(weights=export), name)
+        learner: Any = SimpleNamespace(weights=export)
+        return start_cold(engine, checkpoint, learner, choice.quantization)
 
     nbytes = sum(tensor.numel() * tensor.element_size() for _, tensor in export())
-    told = f"{model}, quantization {name}" + (f", path {path}" if path else "")
     vocabulary: int = checkpoint.config["vocab_size"]
-    return Place(world, vocabulary, nbytes, told, cold if LIVE[engine].second else None)
+    second = LIVE[engine].second and choice.alone
+    return Place(world, vocabulary, nbytes, str(choice), cold if second else None)
 
 
 @cache

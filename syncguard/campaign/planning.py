@@ -1,20 +1,23 @@
 """Which cells a campaign has: faults, their sites, stages and seeds."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
 from syncguard.campaign.cell import CellSpec
 from syncguard.campaign.healthy import HealthySpec
+from syncguard.campaign.live import LIVE
 from syncguard.campaign.options import CampaignOptions
-from syncguard.campaign.places import make_place, refusal
+from syncguard.campaign.pins import Pins
+from syncguard.campaign.places import kind, make_place, refusal
 from syncguard.campaign.selecting import matching, select
 from syncguard.checks import CHECKS
 from syncguard.errors import UsageError
 from syncguard.faults import FAULTS, Fault
 from syncguard.profiles import PROFILES
 
-__all__ = ["Plan", "chosen_checks", "chosen_faults", "find_sites", "plan"]
+__all__ = ["Plan", "chosen_checks", "chosen_faults", "find_sites", "grouped", "plan"]
 
 _LISTED: Final = 12
 
@@ -57,25 +60,35 @@ def chosen_checks(options: CampaignOptions) -> tuple[str, ...]:
     return tuple(select("--checks", options.checks, known, hint))
 
 
-def find_sites(engine: str, faults: Iterable[Fault]) -> dict[str, list[str]]:
-    """Where each fault can be armed: starts one engine for each topology.
+def grouped(options: CampaignOptions, faults: Iterable[Fault]) -> list[list[Fault]]:
+    """Faults that can be armed in one and the same engine together; without those in none.
+
+    Where a user fixes the engine, there is a group for it, though no fault may be chosen: whether
+    it starts at all is to be found out before healthy runs take that for an alarm.
+    """
+    groups: dict[str, list[Fault]] = {}
+    if options.engine in LIVE and options.pins != Pins():
+        groups[kind(options.engine, {}, options.pins)] = []
+    for each in faults:
+        if not refusal(options.engine, each.topology, options.pins):
+            key = kind(options.engine, each.topology, options.pins)
+            groups.setdefault(key, []).append(each)
+    return list(groups.values())
+
+
+def find_sites(options: CampaignOptions, alike: Sequence[Fault]) -> dict[str, list[str]]:
+    """Where faults can be armed that are alike: starts one engine.
 
     Returns:
-        Name of a fault to its sites; none where the engine cannot be of its topology.
+        Name of a fault to its sites.
+
+    Raises:
+        UsageError: It cannot be started as the user fixes it.
     """
-    by_topology: dict[str, list[Fault]] = {}
-    for each in faults:
-        by_topology.setdefault(repr(sorted(each.topology.items())), []).append(each)
-    found: dict[str, list[str]] = {}
-    for alike in by_topology.values():
-        topology = alike[0].topology
-        if refusal(engine, topology):
-            found |= {each.name: [] for each in alike}
-            continue
-        world = make_place(engine, topology, 0).world
-        found |= {each.name: each.sites_in(world) for each in alike}
-        world.engine.close()
-    return found
+    topology = alike[0].topology if alike else {}
+    world = make_place(options.engine, topology, 0, options.pins).world
+    with closing(world.engine):
+        return {each.name: each.sites_in(world) for each in alike}
 
 
 def plan(options: CampaignOptions, sites: Mapping[str, Sequence[str]]) -> Plan:
@@ -94,10 +107,11 @@ def plan(options: CampaignOptions, sites: Mapping[str, Sequence[str]]) -> Plan:
     cells: list[CellSpec] = []
     skipped: dict[str, str] = {}
     for each in faults:
-        if not sites[each.name]:
-            why = refusal(options.engine, each.topology)
+        found = sites.get(each.name, ())
+        if not found:
+            why = refusal(options.engine, each.topology, options.pins)
             skipped[each.name] = why or f"the {options.engine} engine has no site for it"
-        wanted = matching(options.sites, sites[each.name])
+        wanted = matching(options.sites, found)
         stages = [stage for stage in options.stages if stage == "load" or each.late]
         cells += [
             CellSpec(each.name, site, stage, options.engine, seed)

@@ -4,11 +4,12 @@ import contextlib
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from syncguard.campaign.cell import Cell, CellSpec
 from syncguard.campaign.flow import FLOWS, Syncs
+from syncguard.campaign.pins import Pins
 from syncguard.campaign.places import make_place, seeded
 from syncguard.campaign.trail import Trail
 from syncguard.checks import CHECKS
@@ -36,12 +37,14 @@ class CellSettings:
             that a fault makes hang.
         options: Further options of the command line, for replay.
         profile: Name of the profile: which syncs there are, and how deep probes go.
+        pins: What is fixed of every place.
     """
 
     checks: tuple[str, ...] = ()
     check_timeout_s: float = 5.0
     options: tuple[str, ...] = ()
     profile: str = "smoke"
+    pins: Pins = field(default_factory=Pins)
 
 
 def run_cell(spec: CellSpec, settings: CellSettings | None = None) -> Cell:
@@ -100,7 +103,7 @@ def _sync_armed(
     spec: CellSpec, fault: Fault, checks: Sequence[str], settings: CellSettings, trail: Trail
 ) -> None:
     with contextlib.ExitStack() as closing:
-        place = make_place(spec.engine, fault.topology, spec.seed)
+        place = make_place(spec.engine, fault.topology, spec.seed, settings.pins)
         world = place.world
         closing.callback(lambda: world.engine.close())
         limit = place.nbytes // (_BUCKETS + 5 * spec.seed % 11) + 1

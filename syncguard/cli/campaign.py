@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from syncguard.cli.errors import exit_codes
+from syncguard.cli.errors import exit_codes, not_empty
 from syncguard.report import ExitCode
 from syncguard.reporting.terminal import standard_console
 
@@ -20,6 +20,53 @@ def campaign(
     engine: Annotated[
         str, typer.Option(metavar="stub|sglang|vllm", help="Where the faults are armed.")
     ] = "stub",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|PATH",
+            help="The model of every cell, as for smoke; by default each fault's.",
+            callback=not_empty,
+            show_default=False,
+        ),
+    ] = None,
+    quantization: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="How weights are held in every cell, as for smoke; by default mxfp8, or what a "
+            "fault needs.",
+            callback=not_empty,
+            show_default=False,
+        ),
+    ] = None,
+    path: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="How weights reach the engine, as for smoke.",
+            callback=not_empty,
+            show_default=False,
+        ),
+    ] = None,
+    tp: Annotated[
+        int | None,
+        typer.Option(
+            "--tp",
+            min=1,
+            metavar="N",
+            help="Tensor-parallel ranks; faults are armed on one of them.",
+            show_default=False,
+        ),
+    ] = None,
+    process: Annotated[
+        str | None,
+        typer.Option(
+            metavar="in|own|server",
+            help="Where the engine runs, as for smoke; faults are armed where its model is.",
+            callback=not_empty,
+            show_default=False,
+        ),
+    ] = None,
     profile: Annotated[
         str, typer.Option(metavar="smoke|production", help="Which checks run, and how deep.")
     ] = "smoke",
@@ -97,7 +144,7 @@ def campaign(
     check was never reached, a process died, or an internal error; 130 interrupted.
     """
     with exit_codes(), contextlib.ExitStack() as closing:
-        from syncguard.campaign import STAGES, CampaignOptions, run_campaign
+        from syncguard.campaign import STAGES, CampaignOptions, Pins, run_campaign
         from syncguard.campaign.result import is_campaign
         from syncguard.campaign.session import default_path
         from syncguard.files import check_writable
@@ -119,10 +166,11 @@ def campaign(
             no_faults=no_faults,
             workers=workers,
             timeout_s=timeout,
+            pins=Pins(model or "", quantization or "", path or "", tp or 0, process or ""),
         )
-        for path, ours in ((json, is_campaign), (html, is_page)):
-            if path is not None:
-                check_writable(path, ours)
+        for file, ours in ((json, is_campaign), (html, is_page)):
+            if file is not None:
+                check_writable(file, ours)
         progress = CampaignProgress(standard_console(stderr=True))
         closing.callback(progress.close)
         try:

@@ -6,20 +6,13 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from syncguard.cli.errors import exit_codes
+from syncguard.cli.errors import exit_codes, not_empty
 from syncguard.errors import UsageError
 from syncguard.report import exit_code
 from syncguard.reporting import Broadcast, Listener, ReportFile, ReportFolder, Terminal
 from syncguard.reporting.terminal import standard_console
 
 __all__ = ["smoke"]
-
-
-def _not_empty(value: str | None) -> str | None:
-    """Refuse an empty value, which a script's unset variable gives and which asks for nothing."""
-    if value == "":
-        raise typer.BadParameter("it is empty: give a value, or leave the option out")
-    return value
 
 
 def smoke(
@@ -34,7 +27,7 @@ def smoke(
             "tiny-qwen3-moe-wide, tiny-glm4-moe, tiny-llama, or a checkpoint's folder; for the "
             "stub stub-dense (the default), stub-tied, stub-mla, stub-moe, stub-ranks or "
             "stub-replicas.",
-            callback=_not_empty,
+            callback=not_empty,
             show_default=False,
         ),
     ] = None,
@@ -74,7 +67,7 @@ def smoke(
         typer.Option(
             metavar="NAME|PATH",
             help="A model that drafts tokens for vLLM's; no sync brings it, so none may change it.",
-            callback=_not_empty,
+            callback=not_empty,
             show_default=False,
         ),
     ] = None,
@@ -126,7 +119,7 @@ def smoke(
         typer.Option(
             metavar="NAME[@SITE]",
             help="Arm a fault from before the first sync on: the checks must find it.",
-            callback=_not_empty,
+            callback=not_empty,
             show_default=False,
         ),
     ] = None,

@@ -15,7 +15,7 @@ from syncguard.processes import die_with_parent
 
 __all__ = ["main"]
 
-_KEPT: Final = ("close", "name", "seams", "send", "wire")
+_KEPT: Final = ("close", "name", "ranks_apart", "seams", "send", "wire")
 """What is not simply passed on: seams are callables of this process."""
 
 

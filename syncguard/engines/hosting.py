@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from syncguard.engines.buckets import write_bucket
+from syncguard.engines.calls import call_seams
 from syncguard.engines.carrying import from_bytes, to_bytes
 from syncguard.errors import EngineLost, SyncguardError, Unsupported, UsageError
 from syncguard.processes import ended, last_words
+from syncguard.seams import Seams
 
 if TYPE_CHECKING:
     import torch
@@ -83,6 +85,14 @@ class HostedEngine:
         """See `syncguard.protocols.Engine`; tensors travel in a file."""
         with tempfile.TemporaryDirectory(dir=self._folder.name) as folder:
             self._ask("send", *write_bucket(bucket, Path(folder)))
+
+    def seams(self) -> Seams:
+        """See `syncguard.protocols.EngineExtras`: what is called from this process."""
+        return call_seams(self)
+
+    def ranks_apart(self) -> bool:
+        """See `syncguard.protocols.EngineExtras`."""
+        return "on_ranks" in self._methods
 
     def close(self) -> None:
         """Let the engine end, and end what is left of it."""

@@ -25,6 +25,7 @@ from syncguard.observations import (
     Rederivation,
     StoredTensor,
 )
+from syncguard.seams import Seams
 
 __all__ = ["Observer"]
 
@@ -39,15 +40,20 @@ class Observer(abc.ABC):
         runner: The engine's model runner.
         rank: Its rank.
         world: How many ranks there are; with several, paths begin with the rank.
+
+    Attributes:
+        runner: As given.
+        rank: As given; 0 if there is one.
+        prefix: What paths begin with; empty if there is one rank.
     """
 
     caches: tuple[str, ...]
     """Packages whose modules and classes may hold tensors too, see `reachable_tensors`."""
 
     def __init__(self, runner: Any, rank: int = 0, world: int = 1) -> None:
-        self._runner = runner
-        self._rank = rank if world > 1 else 0
-        self._prefix = f"rank{rank}:" if world > 1 else ""
+        self.runner = runner
+        self.rank = rank if world > 1 else 0
+        self.prefix = f"rank{rank}:" if world > 1 else ""
         self._ledger: Ledger | None = None
         self._reads: StorageReads | None = None
         self._folded = Folded()
@@ -84,7 +90,7 @@ class Observer(abc.ABC):
     def rederive(self) -> list[Rederivation]:
         """The rank's derived tensors, derived again."""
         found = self._reader().rederive()
-        return [replace(one, path=f"{self._prefix}{one.path}") for one in found]
+        return [replace(one, path=f"{self.prefix}{one.path}") for one in found]
 
     def poison(self, pattern: int) -> Mapping[str, int]:
         """Fill what the rank holds."""
@@ -100,9 +106,9 @@ class Observer(abc.ABC):
 
     def storage(self) -> list[StoredTensor]:
         """Every tensor that can be reached from the rank's model."""
-        apart = self._rank * _APART
+        apart = self.rank * _APART
         return [
-            replace(row, path=f"{self._prefix}{row.path}", storage=row.storage + apart)
+            replace(row, path=f"{self.prefix}{row.path}", storage=row.storage + apart)
             for row in self._table()
         ]
 
@@ -137,7 +143,7 @@ class Observer(abc.ABC):
         folded &= {row.path for row in table}
         if folded:
             paths = folded | {row.path for row in table if row.path in paths and not _in_code(row)}
-        told = frozenset(f"{self._prefix}{path}" for path in paths)
+        told = frozenset(f"{self.prefix}{path}" for path in paths)
         return GraphReads(told, captured=bool(folded))
 
     def open_ledger(self) -> None:
@@ -148,7 +154,7 @@ class Observer(abc.ABC):
     def unfolded(self) -> list[str]:
         """Modules with staged data that is not folded back."""
         assert self._ledger is not None, "open_ledger() comes first"  # noqa: S101
-        return [f"{self._prefix}{path}" for path in self._ledger.unfolded()]
+        return [f"{self.prefix}{path}" for path in self._ledger.unfolded()]
 
     def close_ledger(self) -> tuple[list[tuple[str, ...]], list[Loaded]]:
         """Stop following; buckets and writes."""
@@ -157,12 +163,16 @@ class Observer(abc.ABC):
         return self._ledger.buckets, self._ledger.loaded
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function with the rank's model runner first: so faults are armed on one rank."""
-        return function(self._runner, *arguments)
+        """Call a function with this observer first: so faults are armed where the model is."""
+        return function(self, *arguments)
+
+    @abc.abstractmethod
+    def seams(self) -> Seams:
+        """Where a fault can be armed in this process."""
 
     @property
     def _model(self) -> Any:
-        return self._runner.model
+        return self.runner.model
 
     @abc.abstractmethod
     def _reader(self) -> Reader:
@@ -198,10 +208,10 @@ class Observer(abc.ABC):
         return [row for row in rows if row.storage not in handles]
 
     def _mine(self, outputs: Sequence[ProbeOutput]) -> list[ProbeOutput]:
-        return [replace(output, rank=self._rank) for output in outputs]
+        return [replace(output, rank=self.rank) for output in outputs]
 
     def _told(self, state: Mapping[str, int]) -> dict[str, int]:
-        return {f"{self._prefix}{path}": value for path, value in state.items()}
+        return {f"{self.prefix}{path}": value for path, value in state.items()}
 
     def _of_requests(self) -> set[int]:
         return {cache.untyped_storage().data_ptr() for cache in self._caches_of_requests()}

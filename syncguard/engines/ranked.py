@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -106,6 +107,10 @@ class RankedEngine:
             own: Mapping[str, torch.Tensor] = answers[int(copy or 0)]
             return own
         return merge_rows(answers, [places.get(name) for places in self._places], rows)
+
+    def on_ranks(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """See `syncguard.protocols.EngineExtras`."""
+        return self._ranks.ask("run", function, *arguments)
 
     def generate(
         self, prompts: Sequence[Sequence[int]], tokens: int, seed: int

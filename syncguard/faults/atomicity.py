@@ -73,6 +73,7 @@ def served_after_failed_sync(world: World, site: str) -> Iterator[None]:
     breaks="C11 C2",
     claimed_by=f"{_WRONG} exact-probe random-probe",
     seam="load",
+    beside="export",
     met="W59",
     links=(
         "https://github.com/modelscope/ms-swift/issues/10204",
@@ -150,6 +151,7 @@ def read_before_written(world: World, site: str) -> Iterator[None]:
     breaks="C11",
     claimed_by=f"{_WRONG} fresh-at-use poison-coverage",
     seam="fold",
+    beside="generate",
     met="W61",
     links=(
         "https://github.com/NVIDIA-NeMo/RL/pull/3055",

@@ -55,6 +55,7 @@ def _complete(seam: Seam, *, opens_again: bool) -> None:
     breaks="C5",
     claimed_by=f"{_UNWRITTEN} exact-probe random-probe paired-logprobs",
     seam="send",
+    beside="flush",
     met="F7",
 )
 def folded_without_last_mark(world: World, site: str) -> Iterator[None]:
@@ -71,6 +72,7 @@ def folded_without_last_mark(world: World, site: str) -> Iterator[None]:
     breaks="C5 C3",
     claimed_by=f"{_UNWRITTEN} exact-probe random-probe paired-logprobs",
     seam="send",
+    beside="flush",
     met="W02",
     links=(
         "https://github.com/NovaSky-AI/SkyRL/pull/1737",
@@ -128,6 +130,7 @@ def halves_kept_for_one_call(world: World, site: str) -> Iterator[None]:
     breaks="C5",
     claimed_by="session",
     seam="load",
+    beside="export flush",
     met="W05",
     links=("https://github.com/vllm-project/vllm/pull/38746",),
 )

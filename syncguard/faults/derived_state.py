@@ -183,6 +183,7 @@ def processed_flag(world: World, site: str) -> Iterator[None]:
     breaks="C3",
     claimed_by=f"{_READABLE} paired-logprobs",
     seam="finish",
+    beside="post_process",
     met="W32",
     links=(
         "https://github.com/sgl-project/sglang/pull/31937",

@@ -184,6 +184,34 @@ _UNROUTED: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
 fault_table(_UNROUTED, _unrouted, breaks="C5", claimed_by=_NOWHERE, seam="route")
 
 
+@fault(
+    "rank-deaf",
+    breaks="C5",
+    claimed_by=f"{_NOWHERE} ranks",
+    seam="receive",
+    topology={"ranks": 2, "layers": 1},
+)
+def rank_deaf(world: World, site: str) -> Iterator[None]:
+    """One rank acknowledges every bucket and loads none of them.
+
+    Whoever sends hears of no error, and its share of every layer stays old. Let each rank tell
+    what it has written, and compare each one's share.
+    """
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        del original
+
+        def receive(*bucket: Any, **named: Any) -> list[Any]:
+            del bucket, named
+            world.fire()
+            return []  # what it has written, where that is asked for
+
+        return receive
+
+    with world.wrap("receive", site, wrapper):
+        yield
+
+
 def _without_loader(tensor: torch.Tensor) -> None:
     del vars(tensor)["weight_loader"]
 

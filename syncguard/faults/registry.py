@@ -14,8 +14,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from syncguard.conditions import CONDITIONS
+from syncguard.faults.ranks import RankSeam
 from syncguard.faults.world import World
-from syncguard.seams import SEAM_NAMES
+from syncguard.seams import SEAM_NAMES, Seam, Seams
 
 __all__ = ["FAULTS", "NOT_REENACTED", "Arm", "Fault", "fault", "fault_table"]
 
@@ -55,6 +56,7 @@ class Fault:
         at: Gives its sites where the seam has one and the fault has many, as the weights of an
             export; none if its sites are the seam's.
         sites: Which of these sites it applies to.
+        beside: Seams that it uses beside its own, which must be in the same process.
         late: Whether it is also to be armed after a healthy sync, before a small optimizer step:
             stale values are then almost right.
         equivalent: Why it changes nothing that is served at some sites, if it does so.
@@ -74,6 +76,7 @@ class Fault:
     topology: Mapping[str, Any] = field(default_factory=dict)
     at: Callable[[World], Iterable[str]] | None = None
     sites: Callable[[str], bool] = lambda site: True
+    beside: tuple[str, ...] = ()
     late: bool = False
     equivalent: str = ""
 
@@ -84,9 +87,14 @@ class Fault:
 
     def sites_in(self, world: World) -> list[str]:
         """The sites of a world at which the fault can be armed; empty if it lacks the seam."""
-        offered = world.seams().get(self.seam, {})
+        seams = world.seams()
+        offered = seams.get(self.seam, {})
         candidates = self.at(world) if self.at is not None and offered else offered
-        return [site for site in candidates if self.sites(site)]
+        return [
+            site
+            for site in candidates
+            if self.sites(site) and self._reached(seams, offered.get(site))
+        ]
 
     def armed(self, world: World, site: str) -> AbstractContextManager[None]:
         """A context in which the fault is armed at one site.
@@ -96,7 +104,18 @@ class Fault:
         """
         if site not in self.sites_in(world):
             raise KeyError(f"fault {self.name!r} has no site {site!r} here")
+        seam = world.seams()[self.seam].get(site)
+        if isinstance(seam, RankSeam):
+            return world.arming(seam, self.name)
         return contextlib.contextmanager(self.arm)(world, site)
+
+    def _reached(self, seams: Seams, own: Seam | None) -> bool:
+        """Whether one process has what a site needs beside its own seam."""
+        apart = isinstance(own, RankSeam)
+        return all(
+            any(isinstance(seam, RankSeam) is apart for seam in seams.get(name, {}).values())
+            for name in self.beside
+        )
 
 
 def fault(
@@ -111,20 +130,22 @@ def fault(
     topology: Mapping[str, Any] | None = None,
     at: Callable[[World], Iterable[str]] | None = None,
     sites: Callable[[str], bool] = lambda site: True,
+    beside: str = "",
     late: bool = False,
     equivalent: str = "",
 ) -> Callable[[Arm], Arm]:
     """Register a generator function as a fault; see `Fault` for the arguments.
 
-    ``breaks``, ``claimed_by`` and ``met`` are lists separated by blanks.
+    ``breaks``, ``claimed_by``, ``met`` and ``beside`` are lists separated by blanks.
 
     Raises:
         ValueError: The name is taken, a condition or seam is unknown, or the docstring missing.
     """
     conditions = tuple(breaks.split())
     unknown = [condition for condition in conditions if condition not in CONDITIONS]
-    if unknown or seam not in SEAM_NAMES:
-        raise ValueError(f"fault {name!r}: unknown condition or seam {unknown or seam!r}")
+    unknown += [used for used in (seam, *beside.split()) if used not in SEAM_NAMES]
+    if unknown:
+        raise ValueError(f"fault {name!r}: unknown condition or seam {unknown}")
 
     def register(arm: Arm) -> Arm:
         explanation = inspect.getdoc(arm) or ""
@@ -143,6 +164,7 @@ def fault(
             topology=MappingProxyType(dict(topology or {})),
             at=at,
             sites=sites,
+            beside=tuple(beside.split()),
             late=late,
             equivalent=equivalent,
         )

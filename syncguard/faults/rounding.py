@@ -256,6 +256,7 @@ def fp32_source(world: World, site: str) -> Iterator[None]:
     breaks="C2",
     claimed_by="",
     seam="quantizer",
+    beside="export",
     met="W94",
     links=("https://github.com/NVIDIA-NeMo/RL/pull/3477",),
     at=_restartable,

@@ -183,7 +183,7 @@ def workspace_made_again(world: World, site: str) -> Iterator[None]:
     breaks="C4",
     claimed_by=_MOVED,
     seam="process",
-    topology=_EXPERTS,
+    topology={"expert_kernel": "swapped", **_EXPERTS},
     met="W11",
     links=("https://github.com/vllm-project/vllm/pull/50521",),
     sites=lambda site: site.endswith(".experts"),

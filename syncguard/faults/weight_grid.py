@@ -99,7 +99,7 @@ _CHANGED: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
         "router-bias-rounded": {
             "change": _as_bf16,
             "at": sent(lambda name, tensor: tensor.dtype == torch.float32),
-            "topology": _EXPERTS,
+            "topology": {**_EXPERTS, "correction_bias": True},
             "claimed_by": _WRONG,
             "met": "W22",
             "links": (

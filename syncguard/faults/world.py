@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import syncguard.runner
 from syncguard.checks import CHECKS
+from syncguard.faults.ranks import RankSeam, seams_of_ranks
 from syncguard.seams import Seam, Seams
 
 __all__ = ["World"]
@@ -21,17 +24,47 @@ class World:
     Attributes:
         learner: The learner.
         engine: The engine.
-        fired: How often the armed fault has changed something.
     """
 
     def __init__(self, make_learner: Callable[[], Any], make_engine: Callable[[], Any]) -> None:
         self.engine = make_engine()
         self.learner = make_learner()
-        self.fired = 0
+        self._fired = 0
+        self._tallies: list[Path] = []
+
+    @property
+    def fired(self) -> int:
+        """How often the armed fault has changed something, here and in the processes of ranks."""
+        return self._fired + sum(_length(tally) for tally in self._tallies)
+
+    @fired.setter
+    def fired(self, count: int) -> None:
+        self._fired = count
 
     def fire(self, count: int = 1) -> None:
         """Tell that the armed fault has changed something."""
-        self.fired += count
+        self._fired += count
+
+    @contextmanager
+    def arming(self, seam: RankSeam, fault: str) -> Iterator[None]:
+        """Arm a fault in the process of a rank, and count its firings there.
+
+        Args:
+            seam: One of the engine's.
+            fault: Name of the fault.
+
+        Raises:
+            Unsupported: The rank could not.
+        """
+        with TemporaryDirectory(prefix="syncguard-fault-") as folder:
+            tally = Path(folder, "fired")
+            self._tallies.append(tally)
+            try:
+                with seam.armed(fault, tally):
+                    yield
+            finally:
+                self._tallies.remove(tally)
+                self._fired += _length(tally)
 
     def why_equivalent(self, fault: str) -> str:
         """Why a fault changes nothing that this engine serves; empty if the engine knows none."""
@@ -44,6 +77,8 @@ class World:
         for side in (self.engine, self.learner):
             for name, sites in getattr(side, "seams", dict)().items():
                 merged.setdefault(name, {}).update(sites)
+        for name, sites in seams_of_ranks(self.engine).items():
+            merged.setdefault(name, {}).update(sites)
         return merged
 
     def seam(self, name: str, site: str) -> Seam:
@@ -79,6 +114,10 @@ class World:
     def _owner(self, name: str, site: str) -> Any:
         seams: Seams = getattr(self.engine, "seams", dict)()
         return self.engine if site in seams.get(name, {}) else self.learner
+
+
+def _length(tally: Path) -> int:
+    return tally.stat().st_size if tally.exists() else 0
 
 
 def _asked(name: str) -> Seam:

@@ -1,7 +1,7 @@
 import pytest
 
-from syncguard.campaign import CampaignOptions
-from syncguard.campaign.planning import chosen_checks, chosen_faults, find_sites, plan
+from syncguard.campaign import CampaignOptions, Pins
+from syncguard.campaign.planning import chosen_checks, chosen_faults, find_sites, grouped, plan
 from syncguard.errors import UsageError
 from tests.campaign.conftest import Plant
 from tests.campaign.planted import IDLE, MUTE, STALE, TAME
@@ -88,7 +88,16 @@ def test_options_are_checked(options: dict[str, object], text: str) -> None:
 
 def test_sites_are_those_of_the_faults_topology(plant: Plant) -> None:
     plant(STALE, MUTE, IDLE)
-    found = find_sites("stub", chosen_faults(CampaignOptions()))
+    options = CampaignOptions()
+    groups = grouped(options, chosen_faults(options))
+    found = {name: sites for alike in groups for name, sites in find_sites(options, alike).items()}
     assert found[MUTE] == ["probe_exact"]
     assert "model.layers.1.mlp.down_proj" in found[STALE]
     assert found[IDLE] == ["engine"]
+
+
+def test_an_engine_that_is_fixed_is_started_whatever_runs_on_it() -> None:
+    options = CampaignOptions(engine="vllm", healthy=1, no_faults=True, pins=Pins(ranks=2))
+    assert grouped(options, []) == [[]]
+    assert grouped(CampaignOptions(engine="vllm", healthy=1), []) == []
+    assert grouped(CampaignOptions(pins=Pins(model="stub-moe")), []) == []

@@ -47,7 +47,8 @@ def test_a_hosted_engine_passes_as_one_here_does(host: Host) -> None:
         name: (v.status, v.reason, v.coverage) for name, v in here.items()
     }
     assert (engine.name, engine.wire) == ("fake", "bf16")
-    assert not hasattr(engine, "seams")
+    assert set(engine.seams()) == {"begin", "finish", "generate", "observe", "send", "version"}
+    assert not engine.ranks_apart()
     assert not hasattr(engine, "preserved")
 
 

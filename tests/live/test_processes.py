@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from syncguard.errors import Unsupported, UsageError
+from syncguard.errors import UsageError
+from syncguard.faults import FAULTS, World
 from syncguard.verdict import Reason, Status
 from tests.live.conftest import make_pair
 
@@ -51,11 +52,26 @@ def test_a_weight_that_no_extension_finds_is_missed(
     assert dict(pair.sync()["ledger"].evidence) == {name: "never arrived"}
 
 
-def test_faults_are_not_armed_in_other_processes(models: Path) -> None:
-    pair = make_pair(models, "tiny-qwen3", "none", process="own")
-    with pytest.raises(Unsupported, match="the model is in another one"):
-        pair.engine.seams()
+@pytest.mark.parametrize("process", ["own", "server"])
+def test_faults_are_armed_where_the_model_is(models: Path, process: str) -> None:
+    pair = make_pair(models, "tiny-qwen3", "mxfp8", process=process)
+    world = World(lambda: pair.learner, lambda: pair.engine)
+    site = "model.layers.1.mlp.down_proj.weight_scale_swizzled"
+    with FAULTS["derived-scale-byte"].armed(world, site):
+        verdicts = pair.sync(poison=0xA5)
+        assert world.fired
+    later = pair.judge()
     pair.engine.close()
+    assert set(dict(verdicts["re-derivation"].evidence)) == {site}
+    assert verdicts["exact-probe"].status is Status.FAIL
+    assert later == {}
+
+
+def test_an_engine_starts_after_another_is_gone(models: Path) -> None:
+    for process in ("own", "in", "own"):
+        pair = make_pair(models, "tiny-qwen3", "none", process=process)
+        assert pair.judge() == {}
+        pair.engine.close()
 
 
 def test_tensors_do_not_cross_processes(models: Path) -> None:
@@ -67,9 +83,11 @@ def test_tensors_do_not_cross_processes(models: Path) -> None:
     "killed", ["-m syncguard.engines.supervising", "-m vllm.entrypoints.openai.api_server"]
 )
 def test_a_server_that_is_killed_costs_its_verdicts_only(killed: str, models: Path) -> None:
+    before = _descendants(os.getpid())
     pair = make_pair(models, "tiny-qwen3", "none", process="server")
     assert pair.judge() == {}
-    children = _descendants(os.getpid())
+    now = _descendants(os.getpid())
+    children = {pid: words for pid, words in now.items() if pid not in before}
     server = next(
         pid for pid, words in children.items() if words.partition(" ")[2].startswith(killed)
     )
@@ -78,7 +96,8 @@ def test_a_server_that_is_killed_costs_its_verdicts_only(killed: str, models: Pa
     assert verdicts["session"].status is Status.NOT_RUN
     assert "killed by SIGKILL" in verdicts["session"].message
     pair.engine.close()
-    assert not [pid for pid in children if pid in _descendants(os.getpid())]
+    left = _descendants(os.getpid())
+    assert not [words for pid, words in children.items() if pid in left]
     assert not [pid for pid in children if "VLLM" in _words(pid)]
 
 

@@ -15,13 +15,15 @@ import pytest
 pytestmark = pytest.mark.live
 
 
-def smoke(*arguments: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], Any]:
+def smoke(
+    *arguments: str, folder: Path, timeout_s: float = 300
+) -> tuple[subprocess.CompletedProcess[str], Any]:
     report = folder / "report.json"
     ran = subprocess.run(
         [sys.executable, "-m", "syncguard", "smoke", *arguments, "--json", str(report)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=timeout_s,
         # An engine in this process may have set it.
         env={name: held for name, held in os.environ.items() if name != "TORCHDYNAMO_DISABLE"},
         check=False,
@@ -118,9 +120,9 @@ def test_ranks_that_a_model_does_not_divide_into_are_refused(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_addresses_that_were_folded_into_code_fail_c4(tmp_path: Path) -> None:
-    """The engine dies at its next request, so what C4 says comes from before that."""
+    """The engine dies or hangs at its next request, so what C4 says comes from before that."""
     options = ["--compile", "--fold", "--quantization", "none", "--process", "own", "--syncs", "1"]
-    ran, report = smoke(*options, folder=tmp_path)
+    ran, report = smoke(*options, folder=tmp_path, timeout_s=480)
     assert ran.returncode == 1, ran.stdout + ran.stderr
     (failing,) = [v for v in report["verdicts"] if v["status"] == "fail"]
     assert failing["check"] == "storage-identity"

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from syncguard.errors import UsageError
+from syncguard.faults import FAULTS, World
 from syncguard.verdict import Reason, Status, Verdict
-from tests.live import rank_faults as faults
+from tests import rank_faults as faults
 from tests.live.conftest import make_pair
 from tests.pairs import Pair
 
@@ -33,7 +34,15 @@ def ranks(_ranks: Pair) -> Pair:
 
 
 def everywhere(pair: Pair, function: Callable[..., None], *arguments: Any) -> None:
-    pair.engine._llm.collective_rpc(function, args=arguments)
+    pair.engine.on_ranks(function, *arguments)
+
+
+def armed(pair: Pair, fault: str, site: str) -> dict[str, Verdict]:
+    world = World(lambda: pair.learner, lambda: pair.engine)
+    with FAULTS[fault].armed(world, site):
+        verdicts = pair.sync()
+        assert world.fired
+    return verdicts
 
 
 def judged(pair: Pair) -> dict[str, Verdict]:
@@ -81,9 +90,7 @@ def test_a_key_shard_swapped_between_ranks(ranks: Pair, tmp_path: Path) -> None:
 
 def test_one_rank_that_is_not_updated(ranks: Pair) -> None:
     ranks.learner.perturb(1, scale=0.5)
-    everywhere(ranks, faults.go_deaf, 1)
-    verdicts = ranks.sync()
-    everywhere(ranks, faults.hear_again)
+    verdicts = armed(ranks, "rank-deaf", "rank1")
     ledger, told = dict(verdicts["ledger"].evidence), dict(verdicts["weight-bytes"].evidence)
     assert ledger[K] == "arrived, but no loader took it on rank 1"
     assert "on rank 1" in told[K]
@@ -95,9 +102,7 @@ def test_one_rank_that_is_not_updated(ranks: Pair) -> None:
 
 def test_one_ranks_derived_state_is_stale(ranks: Pair) -> None:
     ranks.learner.perturb(2, scale=0.5)
-    everywhere(ranks, faults.keep_derived, 1)
-    verdicts = ranks.sync()
-    everywhere(ranks, faults.derive_again)
+    verdicts = armed(ranks, "stale-swizzled-scales", f"rank1:{faults.QKV}.weight_scale_swizzled")
     told = dict(verdicts["exact-probe"].evidence)
     assert told
     assert all(name.startswith(ATTENTION) and "on rank 1" in text for name, text in told.items())

@@ -1,8 +1,6 @@
 """An engine of two ranks on which tests arm faults; it runs in a process of its own."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from syncguard.engines.sglang import SglangEngine
 
@@ -11,10 +9,6 @@ __all__ = ["start"]
 
 class Ranked(SglangEngine):
     """What tests may ask besides."""
-
-    def on_ranks(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function in every scheduler, with its model runner first."""
-        self._ranks.ask("run", function, *arguments)
 
     def wait_for_ranks(self, seconds: float) -> None:
         """How long ranks have for an answer from now on."""

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from syncguard.engines.hosting import HostedEngine
+from syncguard.faults import FAULTS, World
 from syncguard.guard import Guard
 from syncguard.models import resolve_model
 from syncguard.reporting import Broadcast
 from syncguard.sides import make_learner
 from syncguard.verdict import Reason, Status, Verdict
-from tests.live_sglang import rank_faults as faults
+from tests import rank_faults as faults
 from tests.pairs import BUCKET_BYTES
 from tests.processes import left_behind
 
@@ -128,14 +129,15 @@ def test_one_rank_that_is_not_updated(ranks: Ranks) -> None:
 
 def test_one_ranks_derived_state_is_stale(ranks: Ranks) -> None:
     ranks.learner.perturb(2, scale=0.5)
-    ranks.everywhere(faults.keep_derived, 1)
-    verdicts = ranks.sync()
-    ranks.everywhere(faults.derive_again)
+    world = World(lambda: ranks.learner, lambda: ranks.engine)
+    site = f"rank1:{faults.QKV}.weight_scale_inv_swizzled"
+    with FAULTS["stale-swizzled-scales"].armed(world, site):
+        verdicts = ranks.sync()
+        assert world.fired
     told = dict(verdicts["exact-probe"].evidence)
     assert told
     assert all(name.startswith(ATTENTION) and "on rank 1" in text for name, text in told.items())
-    (path,) = dict(verdicts["re-derivation"].evidence)
-    assert path == f"rank1:{faults.QKV}.weight_scale_inv_swizzled"
+    assert set(dict(verdicts["re-derivation"].evidence)) == {site}
     assert verdicts["weight-bytes"].status is Status.PASS
 
 

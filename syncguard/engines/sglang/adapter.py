@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from syncguard.engines.calls import call_seams
 from syncguard.engines.ranked import RankedEngine
 from syncguard.engines.ranks import Ranks
 from syncguard.engines.sglang.equivalent import EQUIVALENT
 from syncguard.engines.sglang.launch import CUSTOM_LOADER, QUANTIZATIONS
 from syncguard.engines.sglang.names import engine_name
+from syncguard.engines.sockets import socket_folder
 from syncguard.engines.starting import temporary_files_in
 from syncguard.errors import UsageError
 from syncguard.observations import (
@@ -93,10 +95,10 @@ class SglangEngine(RankedEngine):
         self._quantization = quantization
         self._record: SyncRecord | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="syncguard-sglang-")
-        with temporary_files_in(self._folder.name):
+        self._sockets = socket_folder()
+        with temporary_files_in(self._sockets.name):
             form = _form(served=served or ranks > 1, ranks=ranks)
             self._form: Form = form(checkpoint, quantization, exclude, load_format, seed)
-        self._model = self._form.model
         self._session = self._form.session
         self._count = ranks
         self._observe_by(self._form.ranks)
@@ -184,12 +186,19 @@ class SglangEngine(RankedEngine):
         return EQUIVALENT.get(self._quantization, {})
 
     def seams(self) -> Seams:
-        """Where a fault can be armed on the engine's side."""
-        if self._model is None:
-            return {}  # they are in another process
-        from syncguard.engines.sglang.seams import engine_seams
+        """Where a fault can be armed in this process."""
+        if self.ranks_apart():
+            return call_seams(self)
+        from syncguard.engines.sglang.seams import session_seams
 
-        return engine_seams(self, self._model, self._session)
+        held, found = session_seams(self._session), call_seams(self)
+        for name, sites in {**self._ranks.ask("seams")[0], **held}.items():
+            found.setdefault(name, {}).update(sites)
+        return found
+
+    def ranks_apart(self) -> bool:
+        """See `syncguard.protocols.EngineExtras`."""
+        return self._form.model is None
 
     def abandon(self, error: str) -> SyncRecord:
         """See `syncguard.protocols.Engine`; SGLang has no way to give up a session."""
@@ -219,6 +228,7 @@ class SglangEngine(RankedEngine):
         """End what was started, and remove temporary files."""
         self._form.close()
         self._folder.cleanup()
+        self._sockets.cleanup()
 
 
 def _form(*, served: bool, ranks: int) -> Callable[..., Form]:

@@ -12,6 +12,7 @@ from syncguard.engines.sglang import observe
 from syncguard.engines.sglang.layers import held_weights, layer_table
 from syncguard.engines.sglang.ledger import Ledger
 from syncguard.observations import EngineLayer, QuantizedCanary
+from syncguard.seams import Seams
 
 __all__ = ["Observer"]
 
@@ -23,11 +24,17 @@ class Observer(observer.Observer):
 
     def layers(self) -> list[EngineLayer]:
         """See `syncguard.engines.observer.Observer`."""
-        return layer_table(self._model, self._rank)
+        return layer_table(self._model, self.rank)
 
     def quantize_canary(self) -> QuantizedCanary:
         """See `syncguard.engines.observer.Observer`; for layers that SGLang quantizes itself."""
         return observe.quantize_canary(self._model)
+
+    def seams(self) -> Seams:
+        """See `syncguard.engines.observer.Observer`."""
+        from syncguard.engines.sglang.seams import rank_seams
+
+        return rank_seams(self._model)
 
     def _reader(self) -> Reader:
         return observe.reader(self._model)
@@ -39,8 +46,8 @@ class Observer(observer.Observer):
         return observe.derived_names(module)
 
     def _new_ledger(self) -> Ledger:
-        return Ledger(self._model, self._rank)
+        return Ledger(self._model, self.rank)
 
     def _caches_of_requests(self) -> Iterable[torch.Tensor]:
-        pool = self._runner.token_to_kv_pool
+        pool = self.runner.token_to_kv_pool
         return [*pool.k_buffer, *pool.v_buffer]

@@ -1,51 +1,37 @@
-"""The seams of a live SGLang engine: the callables where a fault can be armed."""
+"""The seams of a live SGLang: the callables where a fault can be armed."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any
 
 from sglang.srt.layers.quantization import fp8
 
+from syncguard.engines.calls import SITE
 from syncguard.engines.sglang.layers import experts_kernel_of, held_weights, kernel_of
 from syncguard.engines.sglang.observe import derived_names
 from syncguard.seams import Seam, Seams
 
-__all__ = ["engine_seams"]
-
-_OBSERVATIONS: Final = (
-    "layers",
-    "poison",
-    "probe_blocks",
-    "probe_exact",
-    "probe_random",
-    "rederive",
-    "state",
-    "storage",
-    "weight_prints",
-)
-_SITE: Final = "engine"
+__all__ = ["rank_seams", "session_seams"]
 
 
-def engine_seams(engine: Any, model: Any, session: Any) -> Seams:
-    """Everything on a live engine that a fault can replace, without touching SGLang's files."""
-    seams: Seams = {
-        "flush": {_SITE: Seam(session, "end")},
-        "load": {_SITE: Seam(model, "load_weights")},
-        "observe": {name: Seam(engine, name) for name in _OBSERVATIONS},
-        "receive": {_SITE: Seam(session, "update")},
-        "version": {
-            "commit": Seam(session, "commit"),
-            "version": Seam(engine, "version"),
-        },
-    }
-    for name in ("begin", "finish", "generate", "send"):
-        seams[name] = {_SITE: Seam(engine, name)}
+def rank_seams(model: Any) -> Seams:
+    """Everything in the process of one rank that a fault can replace, without touching files."""
+    seams: Seams = {"load": {SITE: Seam(model, "load_weights")}}
     modules = {held.path: held.module for held in held_weights(model)}
     if any(map(_quantizes, modules.values())):
-        seams["quantizer"] = {_SITE: Seam(fp8, "mxfp8_group_quantize")}
+        seams["quantizer"] = {SITE: Seam(fp8, "mxfp8_group_quantize")}
     for path, module in modules.items():
         for name, site, seam in _module_seams(path, module):
             seams.setdefault(name, {})[site] = seam
     return seams
+
+
+def session_seams(session: Any) -> Seams:
+    """The seams of a session of updates, in the process that opens it."""
+    return {
+        "flush": {SITE: Seam(session, "end")},
+        "receive": {SITE: Seam(session, "update")},
+        "version": {"commit": Seam(session, "commit")},
+    }
 
 
 def _module_seams(path: str, module: Any) -> Iterator[tuple[str, str, Seam]]:

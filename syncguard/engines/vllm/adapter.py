@@ -13,8 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from syncguard.engines.buckets import write_bucket
+from syncguard.engines.calls import call_seams
 from syncguard.engines.ranked import Generate, RankedEngine
 from syncguard.engines.ranks import AllRanks, Ranks
+from syncguard.engines.sockets import socket_folder
 from syncguard.engines.starting import temporary_files_in
 from syncguard.engines.vllm.launch import (
     EXCLUDED,
@@ -27,7 +29,7 @@ from syncguard.engines.vllm.launch import (
 from syncguard.engines.vllm.output import output_of_workers
 from syncguard.engines.vllm.replica import LibraryReplica, Replica, Scored
 from syncguard.engines.vllm.served import ServedReplica
-from syncguard.errors import Unsupported, UsageError
+from syncguard.errors import UsageError
 from syncguard.observations import QuantizedCanary, SyncRecord
 from syncguard.seams import Seam, Seams
 
@@ -113,6 +115,7 @@ class VllmEngine(RankedEngine):
         self._told = {"process": process, "compiled": "folded" if folded else str(compiled).lower()}
         self._told |= {"draft": draft.name} if draft else {}
         self._folder = tempfile.TemporaryDirectory(prefix="syncguard-vllm-")
+        self._sockets = socket_folder()
         arguments = engine_arguments(
             checkpoint,
             quantization,
@@ -137,10 +140,15 @@ class VllmEngine(RankedEngine):
         folder = Path(self._folder.name)
         if process == "server":
             return ServedReplica(
-                arguments, folder, first=first, world=self._count, folded=self._folded
+                arguments,
+                folder,
+                Path(self._sockets.name),
+                first=first,
+                world=self._count,
+                folded=self._folded,
             )
         with contextlib.ExitStack() as starting:
-            starting.enter_context(temporary_files_in(self._folder.name))
+            starting.enter_context(temporary_files_in(self._sockets.name))
             if self._away:
                 log = folder / f"workers{first}.log"
                 starting.enter_context(output_of_workers(log))
@@ -227,18 +235,15 @@ class VllmEngine(RankedEngine):
         return ", ".join(told)
 
     def seams(self) -> Seams:
-        """Where a fault can be armed on the engine's side; of replicas, what is sent to each.
-
-        Raises:
-            Unsupported: The one model that there is lives in another process.
-        """
+        """Where a fault can be armed in this process; of replicas, what is sent to each."""
+        calls = call_seams(self)
         if len(self._replicas) > 1:
-            return {"receive": self._receiving()}
-        if self._away:
-            raise Unsupported("faults are armed in this process, and the model is in another one")
-        from syncguard.engines.vllm.seams import engine_seams
+            return {**calls, "receive": self._receiving()}
+        return calls if self._away else {**calls, **self._only.ranks.ask("seams")[0]}
 
-        return engine_seams(self, self._model, self._only.worker)
+    def ranks_apart(self) -> bool:
+        """See `syncguard.protocols.EngineExtras`."""
+        return self._away and len(self._replicas) == 1
 
     def abandon(self, error: str) -> SyncRecord:
         """See `syncguard.protocols.Engine`.
@@ -300,6 +305,7 @@ class VllmEngine(RankedEngine):
         for replica in self._replicas:
             replica.close()
         self._folder.cleanup()
+        self._sockets.cleanup()
 
     def _receiving(self) -> dict[str, Seam]:
         """By the first rank of each replica: it takes a bucket."""

@@ -192,11 +192,14 @@ def start(arguments: Mapping[str, Any], *, process: str = "in", folded: bool = F
             from vllm import LLM
         except ImportError as error:
             raise _not_importable(str(error)) from error
+        from vllm import envs
         from vllm.config import WeightTransferConfig
 
         from syncguard.engines.vllm.compat import add_expert_group, tolerate_llvmlite
         from syncguard.engines.vllm.plugin import register
 
+        # The first engine of a process keeps its environment, its folder of sockets included.
+        envs.disable_envs_cache()
         register()
         tolerate_llvmlite()
         transfer = WeightTransferConfig(**arguments["weight_transfer_config"])

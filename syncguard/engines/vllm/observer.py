@@ -13,6 +13,7 @@ from syncguard.engines.vllm.drafted import preserved_in, storage_in
 from syncguard.engines.vllm.layers import held_weights, layer_table
 from syncguard.engines.vllm.ledger import Ledger
 from syncguard.observations import EngineLayer, QuantizedCanary, StoredTensor
+from syncguard.seams import Seams
 
 __all__ = ["Observer"]
 
@@ -30,10 +31,11 @@ class Observer(observer.Observer):
 
     def __init__(self, worker: Any, world: int = 1, first: int = 0) -> None:
         super().__init__(worker.model_runner, first + worker.rank, world)
+        self._worker = worker
 
     def layers(self) -> list[EngineLayer]:
         """See `syncguard.engines.observer.Observer`."""
-        return layer_table(self._model, self._rank)
+        return layer_table(self._model, self.rank)
 
     def preserved(self) -> Mapping[str, int]:
         """See `syncguard.engines.observer.Observer`; with the model that drafts beside it."""
@@ -46,6 +48,12 @@ class Observer(observer.Observer):
     def quantize_canary(self) -> QuantizedCanary | None:
         """See `syncguard.engines.observer.Observer`."""
         return observe.quantize_canary(self._model)
+
+    def seams(self) -> Seams:
+        """See `syncguard.engines.observer.Observer`."""
+        from syncguard.engines.vllm.seams import rank_seams
+
+        return rank_seams(self._model, self._worker)
 
     def _reader(self) -> Reader:
         return observe.reader(self._model)
@@ -60,11 +68,11 @@ class Observer(observer.Observer):
         return observe.handles(self._model)
 
     def _new_ledger(self) -> Ledger:
-        return Ledger(self._model, self._rank)
+        return Ledger(self._model, self.rank)
 
     @property
     def _draft(self) -> Any:
-        return self._runner.get_draft_model()
+        return self.runner.get_draft_model()
 
     def _table(self) -> list[StoredTensor]:
         rows, draft = super()._table(), self._draft
@@ -72,5 +80,5 @@ class Observer(observer.Observer):
         return rows if draft is None else [*rows, *storage_in(draft, mine)]
 
     def _caches_of_requests(self) -> Iterable[torch.Tensor]:
-        caches: list[torch.Tensor] = self._runner.kv_caches
+        caches: list[torch.Tensor] = self.runner.kv_caches
         return caches

@@ -38,8 +38,8 @@ def output_of_workers(log: Path) -> Iterator[None]:
         raise UsageError(
             "vLLM cannot start this model in processes of its own\n"
             f"  got: {_first_cause(log) or error}\n"
-            "  what to do: give a model whose heads and widths divide among ranks, in whole blocks "
-            "of 32 if it is quantized, or fewer ranks"
+            "  what to do: if it speaks of sizes, give a model whose heads and widths divide among "
+            "ranks, in whole blocks of 32 if it is quantized, or fewer ranks"
         ) from error
     finally:
         for number, copy in zip(_STREAMS, kept, strict=True):

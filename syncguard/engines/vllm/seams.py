@@ -1,52 +1,44 @@
-"""The seams of a live vLLM engine: the callables where a fault can be armed."""
+"""The seams of one rank of a live vLLM: the callables where a fault can be armed."""
 
 import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any
 
 from vllm.model_executor.layers.quantization.online import mxfp8
 from vllm.model_executor.model_loader.reload import layerwise
 
+from syncguard.engines.calls import SITE
 from syncguard.engines.vllm.kernel import kernel_of
 from syncguard.engines.vllm.layers import held_weights
 from syncguard.engines.vllm.observe import derived_names
 from syncguard.seams import Seam, Seams
 
-__all__ = ["engine_seams"]
-
-_OBSERVATIONS: Final = (
-    "layers",
-    "poison",
-    "probe_exact",
-    "probe_random",
-    "rederive",
-    "state",
-    "storage",
-    "weight_prints",
-)
-_SITE: Final = "engine"
+__all__ = ["rank_seams"]
 
 
-def engine_seams(engine: Any, model: Any, worker: Any) -> Seams:
-    """Everything on a live engine that a fault can replace, without touching vLLM's files."""
+def rank_seams(model: Any, worker: Any) -> Seams:
+    """Everything in the process of one rank that a fault can replace, without touching files."""
     transfer = worker.weight_transfer_engine
     seams: Seams = {
-        "flush": {_SITE: Seam(transfer, "finish_weight_update")},
-        "load": {_SITE: Seam(model, "load_weights")},
-        "observe": {name: Seam(engine, name) for name in _OBSERVATIONS},
-        "quantizer": {_SITE: Seam(mxfp8, "mxfp8_e4m3_quantize")},
-        "receive": {_SITE: Seam(transfer, "receive_weights")},
-        "version": {"version": Seam(engine, "version")},
+        "flush": {SITE: Seam(transfer, "finish_weight_update")},
+        "load": {SITE: Seam(model, "load_weights")},
+        "receive": {SITE: Seam(transfer, "receive_weights")},
     }
-    for name in ("begin", "finish", "generate", "send"):
-        seams[name] = {_SITE: Seam(engine, name)}
     modules = {held.path: held.module for held in held_weights(model)}
+    if any(map(_quantizes, modules.values())):
+        seams["quantizer"] = {SITE: Seam(mxfp8, "mxfp8_e4m3_quantize")}
     for path, module in modules.items():
         for name, site, seam in _module_seams(path, module):
             seams.setdefault(name, {})[site] = seam
     return seams
+
+
+def _quantizes(module: Any) -> bool:
+    """Whether vLLM makes a module's elements and scales; serialized ones come made."""
+    of = type(getattr(module, "quant_method", None)).__module__
+    return of == str(mxfp8.__name__)
 
 
 def _module_seams(path: str, module: Any) -> Iterator[tuple[str, str, Seam]]:

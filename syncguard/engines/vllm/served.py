@@ -91,6 +91,7 @@ class ServedReplica:
     Args:
         arguments: vLLM's, see `syncguard.engines.vllm.launch.engine_arguments`.
         folder: For its files; its user's own.
+        sockets: For its sockets and other temporary files.
         first: Number of its first rank among those of all replicas.
         world: How many ranks all replicas have.
         folded: Whether the compiler folds weights into its code.
@@ -103,6 +104,7 @@ class ServedReplica:
         self,
         arguments: Mapping[str, Any],
         folder: Path,
+        sockets: Path,
         *,
         first: int,
         world: int,
@@ -113,7 +115,7 @@ class ServedReplica:
         environment = server_environment(ranks=count, compiled=compiled, folded=folded)
         files = folder / f"server{first}"
         files.mkdir(mode=0o700)
-        environment |= {FOLDER: str(files), "TMPDIR": str(folder)}
+        environment |= {FOLDER: str(files), "TMPDIR": str(sockets)}
         self._server = Server(arguments, environment, folder / f"server{first}.log")
         self._client = Client(self._server)
         self.ranks: Ranks = ServedRanks(
