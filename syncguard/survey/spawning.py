@@ -16,7 +16,7 @@ from syncguard.survey.cell import SurveyCell
 
 __all__ = ["flags_of", "smoke_in_new_process"]
 
-_FLAGS: Final[Mapping[str, str]] = {"ranks": "--tp"}
+_FLAGS: Final[Mapping[str, str]] = {"draft": "--draft", "ranks": "--tp"}
 _UNSET: Final = ("TORCHDYNAMO_DISABLE",)
 _REPORTED: Final = (ExitCode.PASSED, ExitCode.VIOLATED, ExitCode.NOT_CHECKED)
 _SHOWN: Final = 1000

@@ -19,6 +19,8 @@ def test_cell_becomes_options() -> None:
         *("vllm", "tiny-qwen3", "none", "transfer", "own", "compile"), settings={"folded": True}
     )
     assert flags_of(folded)[-4:] == ["--process", "own", "--compile", "--fold"]
+    drafted = SurveyCell("vllm", "tiny-qwen3", "none", "reload", settings={"draft": "tiny-llama"})
+    assert flags_of(drafted)[-4:-2] == ["--draft", "tiny-llama"]
 
 
 def test_a_run_without_a_report_is_an_error_with_its_last_words() -> None:

@@ -60,6 +60,8 @@ class VllmEngine(RankedEngine):
         process: One of `PROCESSES`.
         compiled: Whether its model is compiled.
         folded: Whether the compiler folds weights into its code as constants.
+        draft: Folder of the checkpoint of a model that drafts tokens for it. Syncs go to the main
+            model alone, as vLLM's do that are not told to go to the draft.
 
     Raises:
         UsageError: An argument is none of those, or vLLM does not start.
@@ -81,6 +83,7 @@ class VllmEngine(RankedEngine):
         process: str = "in",
         compiled: bool = False,
         folded: bool = False,
+        draft: Path | None = None,
     ) -> None:
         _require("sync path", path, PATHS)
         _require("quantization", quantization, QUANTIZATIONS)
@@ -110,6 +113,7 @@ class VllmEngine(RankedEngine):
         self._record: SyncRecord | None = None
         self._staged: list[tuple[str, torch.Tensor]] = []
         self._told = {"process": process, "compiled": "folded" if folded else str(compiled).lower()}
+        self._told |= {"draft": draft.name} if draft else {}
         self._folder = tempfile.TemporaryDirectory(prefix="syncguard-vllm-")
         self._sockets = socket_folder()
         arguments = engine_arguments(
@@ -120,6 +124,7 @@ class VllmEngine(RankedEngine):
             seed=seed,
             ranks=ranks,
             compiled=compiled,
+            draft=draft,
         )
         self._replicas: list[Replica] = []
         try:

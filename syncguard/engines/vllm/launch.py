@@ -110,6 +110,9 @@ _SERVER: Final = {"VLLM_SERVER_DEV_MODE": "1"}
 BACKEND: Final = "syncguard_file"
 """The name of our transport in vLLM's registry."""
 
+_DRAFTED: Final = 2
+"""How many tokens a draft model is ahead."""
+
 _TOKENS: Final = 256
 _SEQUENCES: Final = 8
 _EXTENSION: Final = "syncguard.engines.vllm.worker.ObservedWorker"
@@ -124,6 +127,7 @@ def engine_arguments(
     seed: int,
     ranks: int = 1,
     compiled: bool = False,
+    draft: Path | None = None,
 ) -> dict[str, Any]:
     """What vLLM is started with, by the names of its own arguments: plain values, as JSON has.
 
@@ -135,6 +139,7 @@ def engine_arguments(
         seed: Of vLLM.
         ranks: Tensor-parallel ranks.
         compiled: Whether its model is compiled.
+        draft: Folder of the checkpoint of a model that drafts tokens for it.
 
     Raises:
         UsageError: vLLM is not installed.
@@ -152,12 +157,13 @@ def engine_arguments(
         "max_model_len": _TOKENS,
         "max_num_seqs": _SEQUENCES,
         "max_num_batched_tokens": _TOKENS,
-        "kv_cache_memory_bytes": _cache_bytes(checkpoint),
+        "kv_cache_memory_bytes": sum(_cache_bytes(one) for one in (checkpoint, draft) if one),
         "enable_prefix_caching": False,
         "disable_log_stats": True,
         "weight_transfer_config": {"backend": BACKEND},
         "worker_extension_cls": _EXTENSION,
         "tensor_parallel_size": ranks,
+        **({"speculative_config": _drafting(draft, ranks)} if draft else {}),
     }
 
 
@@ -204,6 +210,15 @@ def start(arguments: Mapping[str, Any], *, process: str = "in", folded: bool = F
                 f"vLLM has no kernel for this model with this quantization on a CPU\n"
                 f"  got: {error}\n"
                 "  what to do: take another quantization, or a model without what it names"
+            ) from error
+        except (AssertionError, ValueError) as error:
+            if "speculative_config" not in arguments:
+                raise
+            raise UsageError(
+                f"vLLM does not start with a model that drafts\n"
+                f"  got: {error}\n"
+                "  what to do: take another --draft, of the same vocabulary, with experts only if "
+                "the model has some; or leave it out"
             ) from error
         if ranks == 1 and process == "in":
             add_expert_group()
@@ -257,6 +272,15 @@ def server_environment(
     if ranks > 1:
         added[_BINDING] = one_core_each(ranks)
     return {**_DEFAULTS, **kept, **_ENVIRONMENT, **_SERVER, **added}
+
+
+def _drafting(draft: Path, ranks: int) -> dict[str, Any]:
+    """What vLLM is told of a draft model; what kind it is vLLM tells from its checkpoint."""
+    return {
+        "model": str(draft),
+        "num_speculative_tokens": _DRAFTED,
+        "draft_tensor_parallel_size": ranks,
+    }
 
 
 def _not_importable(why: str) -> UsageError:

@@ -1,6 +1,6 @@
 """Observes one rank of a live vLLM, in the process where its model lives."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -9,9 +9,10 @@ from syncguard.engines import observer
 from syncguard.engines.held import Held
 from syncguard.engines.reading import Reader
 from syncguard.engines.vllm import observe
+from syncguard.engines.vllm.drafted import preserved_in, storage_in
 from syncguard.engines.vllm.layers import held_weights, layer_table
 from syncguard.engines.vllm.ledger import Ledger
-from syncguard.observations import EngineLayer, QuantizedCanary
+from syncguard.observations import EngineLayer, QuantizedCanary, StoredTensor
 from syncguard.seams import Seams
 
 __all__ = ["Observer"]
@@ -35,6 +36,14 @@ class Observer(observer.Observer):
     def layers(self) -> list[EngineLayer]:
         """See `syncguard.engines.observer.Observer`."""
         return layer_table(self._model, self.rank)
+
+    def preserved(self) -> Mapping[str, int]:
+        """See `syncguard.engines.observer.Observer`; with the model that drafts beside it."""
+        kept, draft = super().preserved(), self._draft
+        if draft is None:
+            return kept
+        mine = {row.storage for row in super()._table()}
+        return {**kept, **self._told(preserved_in(draft, self._model, mine | self._of_requests()))}
 
     def quantize_canary(self) -> QuantizedCanary | None:
         """See `syncguard.engines.observer.Observer`."""
@@ -60,6 +69,15 @@ class Observer(observer.Observer):
 
     def _new_ledger(self) -> Ledger:
         return Ledger(self._model, self.rank)
+
+    @property
+    def _draft(self) -> Any:
+        return self.runner.get_draft_model()
+
+    def _table(self) -> list[StoredTensor]:
+        rows, draft = super()._table(), self._draft
+        mine = {row.storage for row in rows}
+        return rows if draft is None else [*rows, *storage_in(draft, mine)]
 
     def _caches_of_requests(self) -> Iterable[torch.Tensor]:
         caches: list[torch.Tensor] = self.runner.kv_caches

@@ -69,7 +69,8 @@ def main() -> int:
     if "before the reload: served" not in ran.stdout:
         print("it did not start:", ran.stderr[-2000:])
         return 2
-    print("the process ended with", ran.returncode)
+    said = ran.stderr.strip().splitlines()[-1:] if ran.returncode > 0 else []
+    print("the process ended with", ran.returncode, *said)
     return int("after the reload: served" not in ran.stdout)
 
 
