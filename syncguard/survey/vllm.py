@@ -86,19 +86,19 @@ _REPLICAS: Final = (
     ),
 )
 
-_DRAFTED: Final = replace(_DENSE, variant="draft", settings={"draft": "tiny-qwen3"})
+_DRAFTED: Final = replace(
+    _DENSE,
+    variant="draft",
+    settings={"draft": "tiny-qwen3"},
+    finding="vllm_drafted_sampling",
+)
 _DRAFTS: Final = (
     _DRAFTED,
     replace(_DRAFTED, path="reload"),
     replace(_DRAFTED, weights="none"),
     replace(_DRAFTED, process="server"),
     replace(_DRAFTED, compiled="compile"),
-    replace(
-        _DRAFTED,
-        process="tp2",
-        settings={**_DRAFTED.settings, "ranks": 2},
-        finding="vllm_drafted_sampling",
-    ),
+    replace(_DRAFTED, process="tp2", settings={**_DRAFTED.settings, "ranks": 2}),
     replace(_DRAFTED, model="tiny-glm4-moe", variant="mtp", settings={"draft": "tiny-glm4-moe"}),
 )
 """A model of its own that drafts, and the layer for it that a model brings."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,9 @@ from tests.pairs import Pair
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.xdist_group("draft")]
 
+SAMPLED = "sampled-tokens"
+"""Fails wherever vLLM drafts on a CPU, see docs/findings/vllm-drafted-sampling.md."""
+
 
 @pytest.fixture(scope="module")
 def _drafted(models: Path) -> Iterator[Pair]:
@@ -27,8 +31,15 @@ def _drafted(models: Path) -> Iterator[Pair]:
 @pytest.fixture
 def drafted(_drafted: Pair) -> Pair:
     """An engine that drafts, just synchronized and found healthy."""
-    assert _drafted.judge(poison=0xA5) == {}
+    assert judged(_drafted, poison=0xA5) == {}
     return _drafted
+
+
+def judged(pair: Pair, **options: Any) -> dict[str, str]:
+    """Sync; what is no pass, but for what vLLM does to tokens after drafts on a CPU."""
+    found = pair.judge(**options)
+    assert found.pop(SAMPLED).startswith("fail")
+    return found
 
 
 def failing(pair: Pair) -> dict[str, set[str]]:
@@ -51,7 +62,7 @@ def update_draft(pair: Pair, weights: list[tuple[str, torch.Tensor]], folder: Pa
 def test_a_sync_brings_nothing_to_the_draft(drafted: Pair) -> None:
     before = drafted.engine.preserved()
     drafted.learner.perturb(1, scale=0.5)
-    assert drafted.judge() == {}
+    assert judged(drafted) == {}
     after = drafted.engine.preserved()
     assert before == after
     packed = "draft.model.layers.0.mlp.up_proj.weight<served>"
@@ -69,7 +80,9 @@ def test_a_session_for_the_draft_changes_it_alone(drafted: Pair, tmp_path: Path)
     kept = drafted.engine.state()
     update_draft(drafted, [(name, w * 1.5) for name, w in drafted.learner.weights()], tmp_path)
     assert drafted.engine.state() == kept
-    (named,) = failing(drafted).values()
+    found = failing(drafted)
+    del found[SAMPLED]
+    (named,) = found.values()
     assert len(named) == 27
     assert all(name.startswith("draft.") for name in named)
 
@@ -77,7 +90,9 @@ def test_a_session_for_the_draft_changes_it_alone(drafted: Pair, tmp_path: Path)
 def test_layers_that_a_model_brings_share_its_head(tmp_path: Path) -> None:
     options = ["--model", "tiny-glm4-moe", "--draft", "tiny-glm4-moe"]
     ran, report = smoke(*options, folder=tmp_path)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    failed = {v["check"] for v in report["verdicts"] if v["status"] == "fail"}
+    assert failed == {SAMPLED}
     assert statuses(report, "C10") == {"pass"}
     assert report["environment"]["engine"]["draft"].startswith("tiny-glm4-moe")
 
