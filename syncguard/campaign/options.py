@@ -17,6 +17,9 @@ __all__ = ["CampaignOptions"]
 
 _STUB_TIMEOUTS_S: Final = (60.0, 5.0)
 """Of a cell and of a check, see `syncguard.campaign.live.LiveEngine`."""
+_STARTS: Final = 2
+"""Times as long where an engine starts processes of its own."""
+
 _MOST_LIVE: Final = 2
 """Live engines at a time: each takes most of a gigabyte."""
 
@@ -96,7 +99,11 @@ class CampaignOptions:
 
     @property
     def _timeouts_s(self) -> tuple[float, float]:
-        return LIVE[self.engine].timeouts_s if self.engine in LIVE else _STUB_TIMEOUTS_S
+        if self.engine not in LIVE:
+            return _STUB_TIMEOUTS_S
+        cell, check = LIVE[self.engine].timeouts_s
+        here = self.pins.ranks <= 1 and self.pins.process in ("", "in")
+        return (cell, check) if here else (_STARTS * cell, check)
 
     @property
     def replayed(self) -> tuple[str, ...]:

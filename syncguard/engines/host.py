@@ -56,22 +56,21 @@ def main() -> None:
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
             name, args, kwargs = from_bytes(pipe.recv_bytes())
-            pipe.send_bytes(to_bytes(_carried_out(host, name, args, kwargs)))
+            pipe.send_bytes(_carried_out(host, name, args, kwargs))
             if name == "close":
                 break
 
 
-def _carried_out(
-    host: _Host, name: str, args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[str, Any]:
+def _carried_out(host: _Host, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bytes:
+    """The answer to one request; one that cannot be carried is an error like any other."""
     try:
-        return "made", host.answer(name, args, kwargs)
+        return to_bytes(("made", host.answer(name, args, kwargs)))
     except Unsupported as error:
-        return "unsupported", str(error)
+        return to_bytes(("unsupported", str(error)))
     except UsageError as error:
-        return "usage", str(error)
+        return to_bytes(("usage", str(error)))
     except Exception as error:  # noqa: BLE001 - it is raised again where it was asked
-        return "error", f"{type(error).__name__}: {error}"
+        return to_bytes(("error", f"{type(error).__name__}: {error}"))
 
 
 if __name__ == "__main__":

@@ -34,8 +34,14 @@ def _cannot() -> None:
     raise Unsupported("it has none")
 
 
-DEEDS: Mapping[str, Callable[[], None]] = MappingProxyType(
-    {"dies": _dies, "hangs": _hangs, "raises": _raises, "cannot": _cannot}
+DEEDS: Mapping[str, Callable[[], object]] = MappingProxyType(
+    {
+        "cannot": _cannot,
+        "dies": _dies,
+        "hangs": _hangs,
+        "raises": _raises,
+        "stays": lambda: MappingProxyType({}),
+    }
 )
 
 
@@ -52,8 +58,8 @@ class Small:
     def environment(self) -> dict[str, str]:
         return {"engine": "small"}
 
-    def layers(self, deed: str) -> None:
-        DEEDS[deed]()
+    def layers(self, deed: str) -> object:
+        return DEEDS[deed]()
 
     def close(self) -> None:
         """Forgets its own process."""

@@ -91,6 +91,8 @@ def test_errors_come_back_as_what_they_are(host: Host) -> None:
         engine.layers("cannot")
     with pytest.raises(SyncguardError, match="ZeroDivisionError: a defect"):
         engine.layers("raises")
+    with pytest.raises(SyncguardError, match="TypeError: cannot pickle 'mappingproxy'"):
+        engine.layers("stays")
     assert engine.environment() == {"engine": "small"}
     engine.close()
     with pytest.raises(EngineLost, match="it was closed"):

@@ -14,6 +14,7 @@ ALONE = {
     "check-covers-nothing": OBSERVABILITY,
     "checkpoint-loaded-after-a-request": "fresh-at-use",
     "completed-only-at-the-end": "session",
+    "drawn-by-other-probabilities": "sampled-tokens",
     "encoder-cache-kept": "cache-coherence",
     "frozen-draft-lost": "preserved-state",
     "head-served-dequantized": "layer-set",

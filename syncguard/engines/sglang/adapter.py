@@ -183,7 +183,7 @@ class SglangEngine(RankedEngine):
 
     def equivalent_faults(self) -> Mapping[str, str]:
         """See `syncguard.protocols.EngineExtras`."""
-        return EQUIVALENT.get(self._quantization, {})
+        return dict(EQUIVALENT.get(self._quantization, {}))
 
     def seams(self) -> Seams:
         """Where a fault can be armed in this process."""
@@ -198,7 +198,12 @@ class SglangEngine(RankedEngine):
 
     def ranks_apart(self) -> bool:
         """See `syncguard.protocols.EngineExtras`."""
-        return self._form.model is None
+        return self._model is None
+
+    @property
+    def _model(self) -> Any:
+        """The model, where it is in this process."""
+        return self._form.model
 
     def abandon(self, error: str) -> SyncRecord:
         """See `syncguard.protocols.Engine`; SGLang has no way to give up a session."""
