@@ -11,7 +11,7 @@ from typing import Any, Final
 from syncguard.engines.buckets import read_bucket
 from syncguard.engines.carrying import from_bytes, to_bytes
 from syncguard.errors import Unsupported, UsageError
-from syncguard.processes import die_with_parent
+from syncguard.processes import die_with_parent, end_group_with_me
 
 __all__ = ["main"]
 
@@ -51,6 +51,7 @@ def main() -> None:
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)  # else the engine's own processes would hold it open
     die_with_parent()
+    end_group_with_me()
     pipe = multiprocessing.connection.Connection(descriptor)
     host = _Host()
     with contextlib.suppress(EOFError, BrokenPipeError):

@@ -1,5 +1,7 @@
 """An engine in its own process: it passes as one here, and may die or hang."""
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -54,7 +56,7 @@ def test_a_hosted_engine_passes_as_one_here_does(host: Host) -> None:
 
 def test_one_that_dies_is_told_with_its_last_words(host: Host) -> None:
     engine = host("small")
-    assert len(living(engine._process.pid)) == 2
+    assert len(living(engine._process.pid)) == 3  # one waits for the other's end
     with pytest.raises(EngineLost) as caught:
         engine.layers("dies")
     told = str(caught.value)
@@ -110,3 +112,18 @@ def test_errors_come_back_as_what_they_are(host: Host) -> None:
 def test_one_that_does_not_start(function: str, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         HostedEngine(f"{HERE}:{function}", ())
+
+
+def test_nothing_is_left_of_it_when_its_user_is_killed() -> None:
+    code = (
+        "import time\n"
+        "from syncguard.engines.hosting import HostedEngine\n"
+        f"print(HostedEngine('{HERE}:small', ())._process.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as user:
+        assert user.stdout is not None
+        session = int(user.stdout.readline())
+        assert len(living(session)) == 3
+        user.kill()
+    assert left_behind(session) == {}

@@ -246,6 +246,17 @@ def test_modes_of_a_plain_learner_agree(make: Make) -> None:
     assert spread(found["forward"], found["float32"]) > 0
 
 
+def test_the_policy_at_its_own_temperature_is_the_policy(make: Make) -> None:
+    learner = make()
+    own, warm = (
+        [scores[:, column] for scores in learner.tempered(sequences(), (1.0, 2.0))]
+        for column in (0, 1)
+    )
+    assert [row.shape for row in own] == [(23,), (23,), (8,)]
+    assert spread(own, learner.logprobs(sequences())) < 1e-5
+    assert spread(warm, own) > 0.1
+
+
 def test_scoring_leaves_the_learner_as_it_was(make: Make) -> None:
     learner = make("tiny-qwen3-tied")
     before = learner.logprobs(sequences())

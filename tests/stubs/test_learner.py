@@ -72,6 +72,13 @@ def test_modes_differ_as_their_rounding_does() -> None:
         learner.logprobs(_TOKENS, mode="fast")
 
 
+def test_the_policy_at_its_own_temperature_is_the_policy() -> None:
+    learner = make_stub_learner(Topology(), seed=0)
+    own = learner.tempered(_TOKENS, (1.0,))
+    for scores, expected in zip(own, learner.logprobs(_TOKENS), strict=True):
+        np.testing.assert_allclose(scores[:, 0], expected, atol=1e-5)
+
+
 def test_logprobs_are_normalized() -> None:
     learner = make_stub_learner(Topology(layers=1, vocab=9))
     scores = learner.logprobs([[4, token] for token in range(9)])
