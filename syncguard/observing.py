@@ -159,6 +159,9 @@ def _samples(view: View) -> Samples:
             f"{_PROMPTS} sequences of {asked[0]} tokens were asked for, and {len(sequences)} came, "
             f"of {', '.join(str(len(each)) for each in sequences) or 'none'}"
         )
+    for number, (prompt, sequence) in enumerate(zip(prompts, sequences, strict=True)):
+        if list(sequence[:_PROMPT_TOKENS]) != prompt:
+            raise ValueError(f"answer {number} does not begin with prompt {number}")
     learner = {layer.weight: layer.grid for layer in view.get("learner_layers")}
     rounds = any(
         layer.activations == learner.get(part) and rounds_activations(layer.activations)

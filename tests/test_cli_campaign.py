@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from syncguard.campaign.result import validate
+from syncguard.campaign.result import CampaignResult, validate
 from syncguard.reporting.html import is_page
 from tests.campaign.conftest import Plant, plant
 from tests.campaign.planted import HANG, IDLE, MUTE, STALE, TAME
@@ -56,6 +56,33 @@ def test_what_is_fixed_is_told_and_repeated(run: Run, plant: Plant, tmp_path: Pa
     assert cell["replay"].endswith("--model stub-moe --quantization mxfp8")
 
 
+def test_a_result_that_cannot_be_written_costs_no_cell(
+    run: Run, plant: Plant, tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(STALE)
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    arguments = ["campaign", "--healthy", "0", "--json", str(folder / "c.json")]
+    written = CampaignResult.write
+
+    def remove_first(self: CampaignResult, path: Path) -> None:
+        folder.rmdir()
+        written(self, path)
+
+    monkeypatch.setattr(CampaignResult, "write", remove_first)
+    ran = run(*arguments)
+    assert ran.code == 2
+    assert "cannot write" in ran.err
+    assert len(list(state.iterdir())) == 1
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_STATE_HOME", str(state.parents[1]))
+    plant(STALE)
+    folder.mkdir()
+    again = run(*arguments)
+    assert again.code == 0
+    assert "6 taken from an earlier try" in " ".join(again.out.split())
+
+
 def test_a_replay_line_repeats_its_cell(run: Run, plant: Plant, tmp_path: Path) -> None:
     import shlex
 
@@ -98,6 +125,8 @@ def test_the_exit_code_tells_the_outcome(run: Run, plant: Plant, fault: str, cod
         (["--no-faults", "--healthy", "0"], "leaves nothing to run"),
         (["--json", "/nowhere/c.json"], "cannot write '/nowhere/c.json'"),
         (["--html", "/nowhere/c.html"], "cannot write '/nowhere/c.html'"),
+        (["--json", "c", "--html", "./c"], "--json and --html both name 'c'; give two paths"),
+        (["--model", "stub-mla", "--healthy", "1"], "or run healthy ones alone with --no-faults"),
     ],
 )  # fmt: skip
 def test_wrong_usage_is_text_and_exits_with_2(

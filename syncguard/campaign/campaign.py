@@ -3,7 +3,7 @@
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from importlib.util import find_spec
@@ -15,7 +15,7 @@ from syncguard.campaign.cell import Cell, CellSpec
 from syncguard.campaign.healthy import HealthyRun, HealthySpec, run_healthy
 from syncguard.campaign.live import LIVE
 from syncguard.campaign.options import CampaignOptions
-from syncguard.campaign.places import prepare
+from syncguard.campaign.places import packages_of, prepare
 from syncguard.campaign.planning import (
     Plan,
     chosen_checks,
@@ -29,7 +29,7 @@ from syncguard.campaign.result import CampaignResult
 from syncguard.campaign.running import CellSettings, replay, run_cell
 from syncguard.campaign.session import Session
 from syncguard.distributions import versions_of
-from syncguard.errors import SyncguardError, UsageError
+from syncguard.errors import UsageError
 from syncguard.faults import FAULTS, Fault
 from syncguard.profiles import PROFILES
 
@@ -69,6 +69,7 @@ def run_campaign(
     *,
     session: Path | None = None,
     fresh: bool = False,
+    write: Callable[[CampaignResult], None] = lambda _: None,
 ) -> CampaignResult:
     """Run a campaign, or what is left of it.
 
@@ -77,6 +78,7 @@ def run_campaign(
         listener: Told of every cell.
         session: Where finished cells are kept until all are; none keeps nothing.
         fresh: Whether to forget what an earlier try has kept there.
+        write: Writes the result where it is wanted; the session is kept if it cannot.
 
     Raises:
         UsageError: The options name nothing that can be run.
@@ -94,21 +96,23 @@ def run_campaign(
             laid_out = plan(options, _sites(options, faults))
             listener.planned(len(laid_out.cells) + len(laid_out.healthy))
             done = dict(_run(options, checks, laid_out, kept, listener))
+        result = CampaignResult(
+            engine=options.engine,
+            profile=options.profile,
+            checks=checks,
+            cells=tuple(Cell.from_dict(done[spec.key]) for spec in laid_out.cells),
+            healthy=tuple(HealthyRun.from_dict(done[spec.key]) for spec in laid_out.healthy),
+            skipped=laid_out.skipped,
+            environment=_environment(options),
+            seconds=time.monotonic() - began,
+            resumed=0 if kept is None else len(kept.kept.keys() & done.keys()),
+        )
+        write(result)
         complete = True
     finally:
         if kept is not None:
             kept.close(complete)
-    return CampaignResult(
-        engine=options.engine,
-        profile=options.profile,
-        checks=checks,
-        cells=tuple(Cell.from_dict(done[spec.key]) for spec in laid_out.cells),
-        healthy=tuple(HealthyRun.from_dict(done[spec.key]) for spec in laid_out.healthy),
-        skipped=laid_out.skipped,
-        environment=_environment(options),
-        seconds=time.monotonic() - began,
-        resumed=0 if kept is None else len(kept.kept.keys() & done.keys()),
-    )
+    return result
 
 
 def _run(
@@ -124,7 +128,7 @@ def _run(
     for spec in planned:
         if session is not None and spec.key in session.kept:
             value = session.kept[spec.key]
-            listener.finished(_read(spec, value), resumed=True)
+            listener.finished(_resumed(spec, value, session), resumed=True)
             yield spec.key, value
         else:
             left.append(spec)
@@ -152,14 +156,21 @@ def _work(
     import torch
 
     torch.set_num_threads(1)
-    # A child that is killed cannot remove its temporary files: the parent removes the folder.
-    os.environ["TMPDIR"] = tempfile.tempdir = scratch
+    _leave_files_in(scratch)
     if isinstance(spec, HealthySpec):
         return run_healthy(spec, checks, options.replayed, options.profile, options.pins).to_dict()
     settings = CellSettings(
         checks, options.check_timeout_s, options.replayed, options.profile, options.pins
     )
     return run_cell(spec, settings).to_dict()
+
+
+def _leave_files_in(scratch: str) -> None:
+    """Keep temporary files of this process and its own in a folder.
+
+    A child that is killed cannot remove them: the parent removes the folder.
+    """
+    os.environ["TMPDIR"] = tempfile.tempdir = scratch
 
 
 def _lost(spec: Spec, lost: Lost, options: CampaignOptions) -> dict[str, Any]:
@@ -182,6 +193,21 @@ def _read(spec: Spec, value: dict[str, Any]) -> Finished:
     return read.from_dict(value)
 
 
+def _resumed(spec: Spec, value: dict[str, Any], session: Session) -> Finished:
+    """What an earlier try has kept of a cell or run.
+
+    Raises:
+        UsageError: It kept no such thing.
+    """
+    try:
+        found = _read(spec, value)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise session.damaged(f"{spec.key}: {type(error).__name__}: {error}") from error
+    if found.spec != spec:
+        raise session.damaged(f"{spec.key}: {found.spec.key}")
+    return found
+
+
 def _sites(options: CampaignOptions, faults: list[Fault]) -> dict[str, list[str]]:
     """Where each fault can be armed; for live engines each is started in a child.
 
@@ -194,23 +220,31 @@ def _sites(options: CampaignOptions, faults: list[Fault]) -> dict[str, list[str]
         for alike in groups:
             found |= find_sites(options, alike)
         return found
-    jobs = run_jobs(
-        groups,
-        partial(_found_in, options),
-        workers=options.processes,
-        timeout_s=options.cell_timeout_s,
-    )
-    with closing(jobs):
-        for _, answer in jobs:
-            if isinstance(answer, Lost):
-                raise SyncguardError(f"the sites of the faults were not found: {answer.why}")
-            if refused := answer.get("refused"):
-                raise UsageError(refused)
-            found |= answer["sites"]
+    with tempfile.TemporaryDirectory(prefix="syncguard-campaign-") as scratch:
+        jobs = run_jobs(
+            groups,
+            partial(_found_in, options, scratch),
+            workers=options.processes,
+            timeout_s=options.cell_timeout_s,
+        )
+        with closing(jobs):
+            for _, answer in jobs:
+                if isinstance(answer, Lost):
+                    raise UsageError(
+                        f"the {options.engine} engine did not start and tell where faults can be "
+                        f"armed\n"
+                        f"  expected: an answer within {options.cell_timeout_s:g} s\n"
+                        f"  got: {answer.why}\n"
+                        "  what to do: look at what it wrote, or raise --timeout"
+                    )
+                if refused := answer.get("refused"):
+                    raise UsageError(refused)
+                found |= answer["sites"]
     return found
 
 
-def _found_in(options: CampaignOptions, alike: list[Fault]) -> dict[str, Any]:
+def _found_in(options: CampaignOptions, scratch: str, alike: list[Fault]) -> dict[str, Any]:
+    _leave_files_in(scratch)
     try:
         return {"sites": find_sites(options, alike)}
     except UsageError as error:
@@ -231,6 +265,5 @@ def _require_scipy() -> None:
 
 
 def _environment(options: CampaignOptions) -> dict[str, str]:
-    packages = LIVE[options.engine].packages if options.engine in LIVE else ()
-    versions = versions_of(["torch", *packages])
+    versions = versions_of(packages_of(options.engine))
     return {**options.pins.told(), "syncguard": __version__, **versions}

@@ -121,7 +121,8 @@ class CampaignOptions:
         if self.engine in LIVE:
             LIVE[self.engine].require(pins)
             return
-        ours = {"--path": pins.path, "--process": pins.process, "--tp": pins.ranks}
+        away = pins.process not in ("", PROCESSES[0])
+        ours = {"--path": pins.path, "--process": away, "--tp": pins.ranks > 1}
         if given := [option for option, value in ours.items() if value]:
             raise UsageError(
                 f"the stub does not know {', '.join(given)}\n  what to do: leave it out, or take "

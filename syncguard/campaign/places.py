@@ -14,7 +14,7 @@ from syncguard.errors import Unsupported
 from syncguard.faults import World
 from syncguard.protocols import Engine
 
-__all__ = ["ENGINES", "Place", "kind", "make_place", "prepare", "refusal", "seeded"]
+__all__ = ["ENGINES", "Place", "kind", "make_place", "packages_of", "prepare", "refusal", "seeded"]
 
 ENGINES: Final = ("stub", *LIVE)
 """Engines that campaigns run on."""
@@ -76,6 +76,11 @@ def refusal(engine: str, topology: Mapping[str, Any], pins: Pins = _FREE) -> str
     if missing := unmet(topology, _fixed(pins)):
         return f"needs {', '.join(missing)}, which {pins.model or 'the stub'} is not"
     return ""
+
+
+def packages_of(engine: str) -> tuple[str, ...]:
+    """Distributions that an engine's cells depend on."""
+    return ("torch", *(LIVE[engine].packages if engine in LIVE else ()))
 
 
 @contextmanager

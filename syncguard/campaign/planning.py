@@ -121,10 +121,11 @@ def plan(options: CampaignOptions, sites: Mapping[str, Sequence[str]]) -> Plan:
         ]
     first = options.first_seed
     healthy = [HealthySpec(options.engine, first + number) for number in range(options.healthy)]
-    if not cells and not healthy:
+    if not cells and not options.no_faults:
         told = "; ".join(f"{name}: {why}" for name, why in skipped.items())
         raise UsageError(
             f"there is nothing to run on engine {options.engine!r}: {told or 'no stage applies'}"
+            "\n  what to do: name other faults, or run healthy ones alone with --no-faults"
         )
     return Plan(tuple(cells), tuple(healthy), skipped)
 

@@ -24,7 +24,7 @@ _BUCKETS: Final = 8
 
 
 class NotHealthy(SyncguardError):
-    """The sync before the fault was armed did not pass all checks."""
+    """A sync in which no fault had changed anything did not pass all checks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,8 @@ def _sync_armed(
             trail.note(world.fired, verdicts)
             if trail.settled:
                 break
+        if not trail.fired:
+            _require_health(verdicts)
 
 
 def _require_health(verdicts: Sequence[Verdict]) -> None:
@@ -128,6 +130,6 @@ def _require_health(verdicts: Sequence[Verdict]) -> None:
         reference = verdict.check in CHECKS and CHECKS[verdict.check].reference
         if verdict.counts and verdict.status is not Status.PASS and not reference:
             raise NotHealthy(
-                f"before the fault was armed {verdict.check} gave {verdict.status}: "
+                f"before the fault changed anything {verdict.check} gave {verdict.status}: "
                 f"{verdict.message}"
             )

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from syncguard._version import __version__
 from syncguard.campaign.options import CampaignOptions
+from syncguard.campaign.places import packages_of
+from syncguard.distributions import versions_of
 from syncguard.errors import UsageError
 from syncguard.files import unwritable
 
@@ -21,6 +23,8 @@ __all__ = ["Session", "default_path"]
 _SCHEMA: Final = "syncguard.campaign-session/1"
 _IRRELEVANT: Final = ("workers", "timeout_s")
 """Options that change no cell."""
+
+_SHOWN: Final = 60
 
 
 def default_path(options: CampaignOptions) -> Path:
@@ -48,9 +52,14 @@ class Session:
     def __init__(self, path: Path, options: CampaignOptions, fresh: bool = False) -> None:
         self.path = path
         self.kept: dict[str, Any] = {}
-        digest = _digest(options)
+        self._digest = digest = _digest(options)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists() and not path.is_file():
+                raise UsageError(
+                    f"session {str(path)!r} is no file\n"
+                    "  what to do: give the path of a file with --session"
+                )
             self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - open as long as we are
         except OSError as error:
             raise unwritable(path, error) from error
@@ -69,13 +78,26 @@ class Session:
             self._require_ours(lines[0], digest, fresh)
         if fresh or lines == [b""]:
             self._file.truncate(0)
-            self._write({"schema": _SCHEMA, "digest": digest, "version": __version__})
+            self._begin()
         else:
             self._read(lines)
 
     def keep(self, key: str, value: Mapping[str, Any]) -> None:
         """Write down a finished cell."""
         self._write({"key": key, "value": value})
+
+    def damaged(self, got: str) -> UsageError:
+        """What to raise where the file holds what no campaign writes.
+
+        Args:
+            got: What it holds, and where.
+        """
+        return UsageError(
+            f"session {str(self.path)!r} is damaged\n"
+            f"  expected: finished cells, as a campaign writes them\n"
+            f"  got: {got}\n"
+            "  what to do: --fresh to begin it anew, or another path with --session"
+        )
 
     def close(self, complete: bool) -> None:
         """Close the file; one of a complete campaign has no more use and goes."""
@@ -104,16 +126,35 @@ class Session:
         # What follows the last line feed was being written when the campaign was killed.
         whole = sum(len(line) + 1 for line in lines[:-1])
         self._file.truncate(whole)
-        for line in lines[1:-1]:
+        if not whole:
+            self._begin()
+        for number, line in enumerate(lines[1:-1], 2):
             entry = _parsed(line)
-            if isinstance(entry, dict) and "key" in entry:
-                self.kept[entry["key"]] = entry["value"]
+            key, value = (
+                (entry.get("key"), entry.get("value")) if isinstance(entry, dict) else (None, None)
+            )
+            if not isinstance(key, str) or not isinstance(value, dict):
+                self._file.close()
+                raise self.damaged(f"line {number}: {line[:_SHOWN].decode(errors='replace')!r}")
+            self.kept[key] = value
+
+    def _begin(self) -> None:
+        self._write({"schema": _SCHEMA, "digest": self._digest, "version": __version__})
 
     def _write(self, value: Mapping[str, Any]) -> None:
         try:
             self._file.write(json.dumps(value).encode() + b"\n")
         except OSError as error:
             raise unwritable(self.path, error) from error
+
+
+def _files_of(model: str) -> list[tuple[str, int, int]]:
+    """Where a checkpoint's folder is, and what its files can be told by; none of a name."""
+    folder = Path(model).expanduser()
+    if not model or not folder.is_dir():
+        return []
+    files = [(path, path.stat()) for path in sorted(folder.resolve().iterdir())]
+    return [(str(path), stat.st_size, stat.st_mtime_ns) for path, stat in files]
 
 
 def _parsed(line: bytes) -> Any:
@@ -124,8 +165,10 @@ def _parsed(line: bytes) -> Any:
 
 
 def _digest(options: CampaignOptions) -> str:
-    """Of everything that a cell's result depends on: the options, and this package's code."""
+    """Of all that a cell's result depends on: options, engine, model, and this package's code."""
     relevant = {name: v for name, v in asdict(options).items() if name not in _IRRELEVANT}
+    relevant["packages"] = versions_of(packages_of(options.engine))
+    relevant["model"] = _files_of(options.pins.model)
     hashed = hashlib.sha256(json.dumps(relevant, sort_keys=True).encode())
     root = Path(str(resources.files("syncguard")))
     for path in sorted(root.rglob("*.py")):

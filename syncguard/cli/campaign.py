@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from syncguard.cli.errors import exit_codes, not_empty
+from syncguard.errors import UsageError
 from syncguard.report import ExitCode
 from syncguard.reporting.terminal import standard_console
 
@@ -145,7 +146,7 @@ def campaign(
     """
     with exit_codes(), contextlib.ExitStack() as closing:
         from syncguard.campaign import STAGES, CampaignOptions, Pins, run_campaign
-        from syncguard.campaign.result import is_campaign
+        from syncguard.campaign.result import CampaignResult, is_campaign
         from syncguard.campaign.session import default_path
         from syncguard.files import check_writable
         from syncguard.reporting.campaign_progress import CampaignProgress
@@ -168,15 +169,23 @@ def campaign(
             timeout_s=timeout,
             pins=Pins(model or "", quantization or "", path or "", tp or 0, process or ""),
         )
+        if json is not None and html is not None and json.resolve() == html.resolve():
+            raise UsageError(f"--json and --html both name {str(json)!r}; give two paths")
         for file, ours in ((json, is_campaign), (html, is_page)):
             if file is not None:
                 check_writable(file, ours)
+
+        def write(result: CampaignResult) -> None:
+            if json is not None:
+                result.write(json)
+            if html is not None:
+                write_page(result, html)
+
         progress = CampaignProgress(standard_console(stderr=True))
         closing.callback(progress.close)
         try:
-            result = run_campaign(
-                options, progress, session=session or default_path(options), fresh=fresh
-            )
+            kept = session or default_path(options)
+            result = run_campaign(options, progress, session=kept, fresh=fresh, write=write)
         except KeyboardInterrupt:
             progress.close()
             typer.echo(
@@ -187,10 +196,6 @@ def campaign(
             raise typer.Exit(ExitCode.INTERRUPTED) from None
         progress.close()
         standard_console().print(render_campaign(result), highlight=False, crop=False)
-        if json is not None:
-            result.write(json)
-        if html is not None:
-            write_page(result, html)
         raise typer.Exit(result.exit_code)
 
 

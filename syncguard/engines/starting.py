@@ -5,10 +5,14 @@ import gc
 import os
 import tempfile
 from collections.abc import Iterator
+from typing import Final
 
 from syncguard.errors import UsageError
 
 __all__ = ["one_core_each", "quiet_collector", "temporary_files_in"]
+
+_FOLDER: Final = "TMPDIR"
+_COMPILED: Final = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def one_core_each(ranks: int) -> str:
@@ -28,12 +32,25 @@ def one_core_each(ranks: int) -> str:
 
 @contextlib.contextmanager
 def temporary_files_in(folder: str) -> Iterator[None]:
-    """Engines make files, as for their process group, and leave them behind: here, then."""
-    before, tempfile.tempdir = tempfile.tempdir, folder
+    """Engines make files, as for their process group, and leave them behind: here, then.
+
+    Those that their processes make too, which are told by the environment; but not what torch
+    compiles, whose folder it keeps for all of this process.
+    """
+    kept = {name: os.environ.get(name) for name in (_FOLDER, _COMPILED)}
+    before = tempfile.tempdir
+    usual = os.path.join(tempfile.gettempdir(), f"torchinductor_{os.getuid()}")
+    os.environ[_COMPILED] = kept[_COMPILED] or usual
+    os.environ[_FOLDER] = tempfile.tempdir = folder
     try:
         yield
     finally:
         tempfile.tempdir = before
+        for name, value in kept.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ import pytest
 
 from syncguard.campaign import Cell, CellSettings, CellSpec, Outcome, run_cell
 from syncguard.checks import CHECKS
+from syncguard.errors import EngineLost
 from syncguard.profiles import PROFILES
 from tests.campaign.conftest import Plant
 from tests.campaign.planted import IDLE, MUTE, SECOND, STALE, TAME
@@ -107,7 +108,22 @@ def test_an_unhealthy_start_proves_nothing(plant: Plant, monkeypatch: pytest.Mon
     monkeypatch.setattr(StubEngine, "commit", lambda engine, version: None)
     found = cell(STALE, SITE, "late")
     assert found.outcome is Outcome.ERROR
-    assert "NotHealthy: before the fault was armed served-version gave fail" in found.error
+    assert "before the fault changed anything served-version gave fail" in found.error
+
+
+def test_an_engine_that_ends_before_the_fault_fires_is_told(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from syncguard.stubs import StubEngine
+
+    def finish(engine: StubEngine) -> None:
+        raise EngineLost("the engine is gone: its process was killed by SIGKILL")
+
+    plant(IDLE)
+    monkeypatch.setattr(StubEngine, "finish", finish)
+    found = cell(IDLE, "engine", "load")
+    assert (found.outcome, found.fired) == (Outcome.ERROR, 0)
+    assert "its process was killed by SIGKILL" in found.error
 
 
 def test_the_replay_line_repeats_the_cell(plant: Plant) -> None:

@@ -1,10 +1,11 @@
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from syncguard.campaign import CampaignOptions
+from syncguard.campaign import CampaignOptions, Pins, session
 from syncguard.campaign.session import Session, default_path
 from syncguard.errors import UsageError
 
@@ -95,3 +96,66 @@ def test_the_default_path_follows_options_and_xdg(
     assert default_path(CampaignOptions(healthy=3, workers=7, timeout_s=9)) == path
     assert default_path(CampaignOptions(healthy=4)) != path
     assert default_path(CampaignOptions(healthy=3, checks=("exact-probe",))) != path
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"key": "a"}',
+        '{"key": "a", "value": null}',
+        '{"key": ["a"], "value": {}}',
+        '{"value": {}}',
+        "[]",
+        "nothing",
+    ],
+)
+def test_a_damaged_line_is_named(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "s.ndjson"
+    Session(path, OPTIONS).close(complete=False)
+    with path.open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(UsageError, match=r"s.ndjson' is damaged\n.*\n  got: line 2: ") as caught:
+        Session(path, OPTIONS)
+    assert "--fresh to begin it anew" in str(caught.value)
+    assert kept(path, fresh=True) == {}
+
+
+def test_a_header_that_was_cut_off_is_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "s.ndjson"
+    Session(path, OPTIONS).close(complete=False)
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    session = Session(path, OPTIONS)
+    session.keep("a", {})
+    session.close(complete=False)
+    assert kept(path) == {"a": {}}
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path(os.devnull), tmp_path):
+        with pytest.raises(UsageError, match="is no file"):
+            Session(path, OPTIONS)
+
+
+def test_a_checkpoint_that_is_another_makes_another_campaign(tmp_path: Path) -> None:
+    path, folder = tmp_path / "s.ndjson", tmp_path / "model"
+    folder.mkdir()
+    weights = folder / "model.safetensors"
+    weights.write_bytes(b"some")
+    options = CampaignOptions(engine="vllm", healthy=3, pins=Pins(model=str(folder)))
+    Session(path, options).close(complete=False)
+    Session(path, options).close(complete=False)
+    weights.write_bytes(b"others")
+    with pytest.raises(UsageError, match="is of another campaign"):
+        Session(path, options)
+
+
+def test_another_version_of_an_engine_makes_another_campaign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.ndjson"
+    Session(path, OPTIONS).close(complete=False)
+    monkeypatch.setattr(session, "versions_of", lambda names: dict.fromkeys(names, "9"))
+    with pytest.raises(UsageError, match="is of another campaign"):
+        Session(path, OPTIONS)

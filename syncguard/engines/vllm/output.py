@@ -34,6 +34,8 @@ def output_of_workers(log: Path) -> Iterator[None]:
             for number in _STREAMS:
                 os.dup2(file.fileno(), number)
         yield
+    except UsageError:
+        raise
     except Exception as error:
         raise UsageError(
             "vLLM cannot start this model in processes of its own\n"
