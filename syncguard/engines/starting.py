@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import getpass
 import os
 import tempfile
 from collections.abc import Iterator
@@ -39,8 +40,7 @@ def temporary_files_in(folder: str) -> Iterator[None]:
     """
     kept = {name: os.environ.get(name) for name in (_FOLDER, _COMPILED)}
     before = tempfile.tempdir
-    usual = os.path.join(tempfile.gettempdir(), f"torchinductor_{os.getuid()}")
-    os.environ[_COMPILED] = kept[_COMPILED] or usual
+    os.environ[_COMPILED] = kept[_COMPILED] or _usual_for_torch()
     os.environ[_FOLDER] = tempfile.tempdir = folder
     try:
         yield
@@ -51,6 +51,15 @@ def temporary_files_in(folder: str) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def _usual_for_torch() -> str:
+    """What torch takes by itself; to ask it would import what must not be imported yet."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may know no name for a number
+        user = str(os.getuid())
+    return os.path.join(tempfile.gettempdir(), f"torchinductor_{user}")
 
 
 @contextlib.contextmanager
