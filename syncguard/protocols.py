@@ -179,6 +179,9 @@ class Engine(Protocol):
     ) -> list[tuple[list[int], NDArray[np.float64]]]:
         """Sample continuations and score prompts and continuations together.
 
+        Each continuation is of exactly so many ``tokens``, whatever token ends a text, and is drawn
+        at temperature 1 from all tokens.
+
         Returns:
             Per prompt the whole sequence and the log-probability of each token after the first.
         """
