@@ -16,8 +16,8 @@ from syncguard.seams import Seam, Seams
 
 __all__ = ["RankSeam", "seams_of_ranks"]
 
-_ARMED: Final[dict[int, contextlib.ExitStack]] = {}
-"""In the process of a rank: what ends the fault that is armed there, by rank."""
+_ARMED: Final[dict[int, list[contextlib.ExitStack]]] = {}
+"""In the process of a rank: what ends each fault that is armed there, by rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +110,13 @@ def _arm(observer: Any, rank: int, fault: str, site: str, tally: str) -> None:
     world = RankWorld(_OutOfReach, lambda: observer)
     # Not `Fault.armed`: whether the site is one has been asked where both sides are.
     stack.enter_context(contextlib.contextmanager(FAULTS[fault].arm)(world, site))
-    _ARMED[rank] = stack
+    _ARMED.setdefault(rank, []).append(stack)
 
 
 def _disarm(observer: Any, rank: int) -> None:
-    """In the process of a rank: end what was armed there, if it is this one."""
-    if observer.rank == rank and rank in _ARMED:
-        _ARMED.pop(rank).close()
+    """In the process of a rank: end what was armed there last, if it is this one."""
+    if observer.rank == rank and _ARMED.get(rank):
+        _ARMED[rank].pop().close()
 
 
 class _OutOfReach:

@@ -150,6 +150,17 @@ def test_no_other_rank_is_touched(world: World) -> None:
         assert "ranks" in failed(world)
 
 
+def test_two_faults_can_be_armed_on_one_rank(world: World) -> None:
+    site = f"rank1:{QKV}.weight_scale_swizzled"
+    with FAULTS["derived-scale-byte"].armed(world, site):
+        with FAULTS["rank-deaf"].armed(world, "rank1"):
+            assert "ranks" in failed(world)
+        found = failed(world)
+        assert "ranks" not in found
+        assert "re-derivation" in found
+    assert failed(world) == set()
+
+
 def test_firings_outlive_the_process_of_the_rank(world: World) -> None:
     with FAULTS["rank-deaf"].armed(world, "rank0"):
         assert world.fired == 0
