@@ -126,7 +126,8 @@ def _sync_armed(
 
 
 def _require_health(verdicts: Sequence[Verdict]) -> None:
-    for verdict in verdicts:
+    # What went wrong with the sync itself explains the rest.
+    for verdict in sorted(verdicts, key=lambda each: each.check != "session"):
         reference = verdict.check in CHECKS and CHECKS[verdict.check].reference
         if verdict.counts and verdict.status is not Status.PASS and not reference:
             raise NotHealthy(

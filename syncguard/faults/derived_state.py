@@ -165,11 +165,11 @@ def processed_flag(world: World, site: str) -> Iterator[None]:
     begins.
     """
 
-    def wrapper(original: Callable[[Any], None]) -> Callable[[Any], None]:
+    def wrapper(original: Callable[..., None]) -> Callable[..., None]:
         del original  # an engine that has started has processed every layer once
 
-        def return_at_once(layer: Any) -> None:
-            del layer
+        def return_at_once(*args: Any, **kwargs: Any) -> None:
+            del args, kwargs
             world.fire()
 
         return return_at_once
@@ -199,8 +199,8 @@ def hook_not_run_on_direct_path(world: World, site: str) -> Iterator[None]:
     def wrapper(original: Callable[..., None]) -> Callable[..., None]:
         del original
 
-        def no_hook(layer: Any) -> None:
-            del layer
+        def no_hook(*args: Any, **kwargs: Any) -> None:
+            del args, kwargs
             world.fire()
 
         return no_hook

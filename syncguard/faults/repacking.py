@@ -56,10 +56,10 @@ _IN_PLACE: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
 def repack_not_undone(world: World, site: str) -> Iterator[None]:
     """Leave the rows of a layer in checkpoint order, in the buffer of a reordering kernel."""
 
-    def wrapper(original: Callable[[Any], None]) -> Callable[[Any], None]:
-        def as_they_came(layer: Any) -> None:
+    def wrapper(original: Callable[..., None]) -> Callable[..., None]:
+        def as_they_came(layer: Any, *args: Any, **kwargs: Any) -> None:
             came = {name: held.data.clone() for name, held in layer.named_parameters(recurse=False)}
-            original(layer)
+            original(layer, *args, **kwargs)
             for name, tensor in came.items():
                 held = getattr(layer, name).data
                 world.fire(not same_bytes(held, tensor))
@@ -97,11 +97,11 @@ def processed_twice(world: World, site: str) -> Iterator[None]:
     Finalizing twice must equal finalizing once: start from canonical tensors each time.
     """
 
-    def wrapper(original: Callable[[Any], None]) -> Callable[[Any], None]:
-        def twice(layer: Any) -> None:
-            original(layer)
+    def wrapper(original: Callable[..., None]) -> Callable[..., None]:
+        def twice(layer: Any, *args: Any, **kwargs: Any) -> None:
+            original(layer, *args, **kwargs)
             world.fire()
-            original(layer)
+            original(layer, *args, **kwargs)
 
         return twice
 
