@@ -100,12 +100,35 @@ def test_tokens_of_another_temperature_fail(temperature: float, learner_off: flo
 
 
 def test_a_failure_says_what_was_told_and_what_fits() -> None:
-    text = judged(4.0).message
-    assert text.startswith("tokens are not drawn by the probabilities that are told of them")
-    assert "where: 128 tokens of 8 sequences" in text
-    assert "expected: at most 20.7 nats for any other way to draw them" in text
-    assert "nats, the most for a temperature of 4; told of a token are" in text
-    assert "speculative decoding" in text
+    judgement = one_token(told=-30.123, others=(-25.0, -2.0))
+    assert judgement.coverage == Coverage(2, 2)
+    assert judgement.message == (
+        "tokens are not drawn by the probabilities that are told of them\n"
+        "  where: 1 token of 1 sequence\n"
+        "  expected: at most 20.7 nats for any other way to draw them\n"
+        "  got: 27.4 nats, the most for a temperature of 3; told of a token are 30.1 nats on "
+        "average\n"
+        "  likely cause: the sampler applies a temperature, a mask or a penalty that was not asked "
+        "for, or that nothing has written, after it has taken the log-probabilities\n"
+        "  what to do: compare greedy and sampled requests; leave speculative decoding and custom "
+        "samplers out one by one"
+    )
+    assert "where: 128 tokens of 8 sequences" in judged(4.0).message
+
+
+def test_the_bound_itself_passes() -> None:
+    bound = math.log(1e9)
+    at = one_token(told=-bound, others=(0.0,))
+    assert (at.status, at.measured, at.bound) == (Status.PASS, bound, bound)
+    over = one_token(told=math.nextafter(-bound, -math.inf), others=(0.0,))
+    assert (over.status, over.bound) == (Status.FAIL, bound)
+
+
+def one_token(told: float, others: tuple[float, ...]) -> Judgement:
+    scores = np.array([told])
+    samples = Samples(((0, 1),), scores, scores, scores, scores, True, 1)
+    temperatures = tuple(float(2 + number) for number in range(len(others)))
+    return sampled_tokens(samples, Alternatives(temperatures, np.array([others])), LAYERS)
 
 
 def test_prompts_are_nobodys_draw() -> None:
@@ -134,6 +157,7 @@ def test_nothing_sampled_and_a_learner_that_tells_no_alternatives() -> None:
     empty = Samples((), none, none, none, none, True, PROMPT)
     judgement = sampled_tokens(empty, None, LAYERS)
     assert (judgement.status, judgement.reason) == (Status.NOT_RUN, Reason.MISSING_INPUT)
+    assert judgement.message == "the engine sampled nothing"
     one = np.zeros(1)
     some = Samples(((0, 1),), one, one, one, one, True, 1)
     silent = sampled_tokens(some, None, LAYERS)
