@@ -108,16 +108,24 @@ def buffer_reused_too_early(world: World, site: str) -> Iterator[None]:
 
 
 def _torn(world: World, site: str) -> Iterator[None]:
-    """Write only the first half of what a loader is given; what the rest held stays."""
+    """Let only the first half of what a loader writes arrive; what the rest held stays.
+
+    By what it writes, not by what it is given: a rank takes a part of that, which may be whole.
+    """
 
     def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         def write(destination: torch.Tensor, loaded: torch.Tensor, *rest: Any) -> Any:
             if is_dry_run(destination):
                 return original(destination, loaded, *rest)
-            half = loaded.clone()
-            half.view(-1)[half.numel() // 2 :] = 0
-            world.fire(not torch.equal(octets(half), octets(loaded)))
-            return original(destination, half, *rest)
+            before = octets(destination).clone().view(-1)
+            result = original(destination, loaded, *rest)
+            after = octets(destination).clone().view(-1)
+            written = torch.nonzero(after != before).view(-1)
+            late = written[len(written) // 2 :]
+            after[late] = before[late]
+            destination.data.copy_(after.view(destination.dtype).view(destination.shape))
+            world.fire(len(late) > 0)
+            return result
 
         return write
 
