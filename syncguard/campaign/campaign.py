@@ -1,7 +1,5 @@
 """Runs a campaign: every fault at its sites, healthy runs beside, in child processes."""
 
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -132,45 +130,33 @@ def _run(
             yield spec.key, value
         else:
             left.append(spec)
-    with tempfile.TemporaryDirectory(prefix="syncguard-campaign-") as scratch:
-        jobs = run_jobs(
-            left,
-            partial(_work, options, checks, scratch),
-            workers=options.processes,
-            timeout_s=options.cell_timeout_s,
-            on_wait=listener.waiting,
-        )
-        with closing(jobs):
-            for spec, outcome in jobs:
-                value = _lost(spec, outcome, options) if isinstance(outcome, Lost) else outcome
-                if session is not None:
-                    session.keep(spec.key, value)
-                listener.finished(_read(spec, value), resumed=False)
-                yield spec.key, value
+    jobs = run_jobs(
+        left,
+        partial(_work, options, checks),
+        workers=options.processes,
+        timeout_s=options.cell_timeout_s,
+        on_wait=listener.waiting,
+    )
+    with closing(jobs):
+        for spec, outcome in jobs:
+            value = _lost(spec, outcome, options) if isinstance(outcome, Lost) else outcome
+            if session is not None:
+                session.keep(spec.key, value)
+            listener.finished(_read(spec, value), resumed=False)
+            yield spec.key, value
 
 
-def _work(
-    options: CampaignOptions, checks: tuple[str, ...], scratch: str, spec: Spec
-) -> dict[str, Any]:
+def _work(options: CampaignOptions, checks: tuple[str, ...], spec: Spec) -> dict[str, Any]:
     """What a child does with one job."""
     import torch
 
     torch.set_num_threads(1)
-    _leave_files_in(scratch)
     if isinstance(spec, HealthySpec):
         return run_healthy(spec, checks, options.replayed, options.profile, options.pins).to_dict()
     settings = CellSettings(
         checks, options.check_timeout_s, options.replayed, options.profile, options.pins
     )
     return run_cell(spec, settings).to_dict()
-
-
-def _leave_files_in(scratch: str) -> None:
-    """Keep temporary files of this process and its own in a folder.
-
-    A child that is killed cannot remove them: the parent removes the folder.
-    """
-    os.environ["TMPDIR"] = tempfile.tempdir = scratch
 
 
 def _lost(spec: Spec, lost: Lost, options: CampaignOptions) -> dict[str, Any]:
@@ -220,31 +206,29 @@ def _sites(options: CampaignOptions, faults: list[Fault]) -> dict[str, list[str]
         for alike in groups:
             found |= find_sites(options, alike)
         return found
-    with tempfile.TemporaryDirectory(prefix="syncguard-campaign-") as scratch:
-        jobs = run_jobs(
-            groups,
-            partial(_found_in, options, scratch),
-            workers=options.processes,
-            timeout_s=options.cell_timeout_s,
-        )
-        with closing(jobs):
-            for _, answer in jobs:
-                if isinstance(answer, Lost):
-                    raise UsageError(
-                        f"the {options.engine} engine did not start and tell where faults can be "
-                        f"armed\n"
-                        f"  expected: an answer within {options.cell_timeout_s:g} s\n"
-                        f"  got: {answer.why}\n"
-                        "  what to do: look at what it wrote, or raise --timeout"
-                    )
-                if refused := answer.get("refused"):
-                    raise UsageError(refused)
-                found |= answer["sites"]
+    jobs = run_jobs(
+        groups,
+        partial(_found_in, options),
+        workers=options.processes,
+        timeout_s=options.cell_timeout_s,
+    )
+    with closing(jobs):
+        for _, answer in jobs:
+            if isinstance(answer, Lost):
+                raise UsageError(
+                    f"the {options.engine} engine did not start and tell where faults can be "
+                    f"armed\n"
+                    f"  expected: an answer within {options.cell_timeout_s:g} s\n"
+                    f"  got: {answer.why}\n"
+                    "  what to do: look at what it wrote, or raise --timeout"
+                )
+            if refused := answer.get("refused"):
+                raise UsageError(refused)
+            found |= answer["sites"]
     return found
 
 
-def _found_in(options: CampaignOptions, scratch: str, alike: list[Fault]) -> dict[str, Any]:
-    _leave_files_in(scratch)
+def _found_in(options: CampaignOptions, alike: list[Fault]) -> dict[str, Any]:
     try:
         return {"sites": find_sites(options, alike)}
     except UsageError as error:

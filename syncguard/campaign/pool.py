@@ -73,7 +73,8 @@ def run_jobs(
 ) -> Generator[tuple[Job, dict[str, Any] | Lost], None, None]:
     """Run jobs, and yield each with its result as it comes.
 
-    Closing the generator ends the children.
+    Closing the generator ends the children. A child that is killed cannot remove its temporary
+    files: those of all are in one folder, which is removed at the end.
 
     Args:
         jobs: The jobs.
@@ -88,10 +89,11 @@ def run_jobs(
     held = gc.get_freeze_count()
     gc.collect()
     gc.freeze()  # else a collection in a child would copy the pages of everything imported
+    scratch = tempfile.TemporaryDirectory(prefix="syncguard-", ignore_cleanup_errors=True)
     try:
         while waiting or children:
             while waiting and len(children) < workers:
-                child = _fork(waiting.popleft(), work, list(children))
+                child = _fork(waiting.popleft(), work, list(children), scratch.name)
                 children[child.pipe] = child
                 selector.register(child.pipe, selectors.EVENT_READ)
             for key, _ in selector.select(_TICK_S):
@@ -106,6 +108,7 @@ def run_jobs(
     finally:
         for child in children.values():
             _end(child)
+        scratch.cleanup()
         selector.close()
         if not held:  # else what somebody has frozen before would thaw too
             gc.unfreeze()
@@ -158,7 +161,7 @@ def _kill_group(child: "_Child[Job]") -> None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def _fork(job: Job, work: Work, pipes: Sequence[int]) -> "_Child[Job]":
+def _fork(job: Job, work: Work, pipes: Sequence[int], scratch: str) -> "_Child[Job]":
     reading, writing = os.pipe()
     output = tempfile.TemporaryFile()  # noqa: SIM115 - the parent reads it when the child is dead
     parent = os.getpid()
@@ -171,6 +174,7 @@ def _fork(job: Job, work: Work, pipes: Sequence[int]) -> "_Child[Job]":
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if not pid:
+            os.environ["TMPDIR"] = tempfile.tempdir = scratch
             _live(parent, output, [reading, *pipes], lambda: _write(writing, work(job)))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)

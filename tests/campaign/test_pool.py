@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
@@ -138,3 +139,22 @@ def test_it_tells_that_it_waits() -> None:
     jobs = run_jobs([0.5], slept, workers=1, timeout_s=30, on_wait=lambda: ticks.append(None))
     assert not isinstance(dict(jobs)[0.5], Lost)
     assert len(ticks) >= 2
+
+
+def test_temporary_files_go_even_those_of_a_child_that_is_killed() -> None:
+    usual = tempfile.gettempdir()
+
+    def work(job: str) -> dict[str, Any]:
+        folder = tempfile.mkdtemp()
+        assert os.environ["TMPDIR"] == tempfile.gettempdir() != usual
+        os.write(2, folder.encode())
+        if job == "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"folder": folder}
+
+    results = run(["is killed", "works"], work)
+    left = results["is killed"].why.partition("it wrote: ")[2]
+    for folder in (left, results["works"]["folder"]):
+        assert folder.startswith(usual)
+        assert not Path(folder).parent.exists()
+    assert tempfile.gettempdir() == usual
