@@ -576,3 +576,40 @@ class TestAfterUse:
         view.context.record.error = "x"
         assert view.get("prints_at_use") is None
         assert "generate" not in engine.calls
+
+
+def test_an_answer_to_another_prompt_is_no_sample() -> None:
+    _, engine, view = synced()
+    answer = engine.generate
+
+    def first_for_all(prompts: Any, tokens: int, seed: int) -> Any:
+        return [answer(prompts, tokens, seed)[0]] * len(prompts)
+
+    engine.generate = first_for_all  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="answer 1 does not begin with prompt 1"):
+        view.get("samples")
+
+
+def test_alternatives_are_of_the_sampled_tokens() -> None:
+    learner, _, view = synced()
+    assert view.get("alternatives") is None  # this one does not tell them
+    asked = {}
+
+    def tempered(sequences: Any, temperatures: Any) -> list[Any]:
+        asked["sequences"] = sequences
+        return [np.zeros((len(each) - 1, len(temperatures))) for each in sequences]
+
+    learner.tempered = tempered  # type: ignore[attr-defined]
+    _, _, view = synced()
+    view.learner = learner
+    found = view.get("alternatives")
+    assert asked["sequences"] == view.get("samples").sequences
+    assert found.logprobs.shape == (8 * 23, len(found.temperatures))
+    assert 0 < min(found.temperatures) < 1 < max(found.temperatures)
+
+
+def test_alternatives_of_too_few_tokens_are_none() -> None:
+    learner, _, view = synced()
+    learner.tempered = lambda sequences, temperatures: [np.zeros((3, len(temperatures)))]  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="the learner told 3 tokens of 8 sequences"):
+        view.get("alternatives")
