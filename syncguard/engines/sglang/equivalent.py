@@ -11,10 +11,13 @@ _AGAIN: Final = (
     "only the last end matters"
 )
 
+_AT_ONCE: Final = (
+    "nothing waits: each tensor is copied into its parameter before the next one is taken"
+)
+
 _BESIDE: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "buffer-reused-too-early": "nothing waits: each tensor is copied into its parameter "
-        "before the next one is taken",
+        "buffer-reused-too-early": _AT_ONCE,
         "completed-only-at-the-end": "no layer is completed before the end of the session",
         "folded-without-last-mark": _AGAIN,
         "session-per-bucket": _AGAIN,
@@ -23,6 +26,10 @@ _BESIDE: Final[Mapping[str, str]] = MappingProxyType(
 """With kernels that keep what they derive beside the parameters, as CUTLASS does."""
 
 EQUIVALENT: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
-    {"none": _BESIDE, "mxfp8": _BESIDE}
+    {
+        "none": _BESIDE,
+        "mxfp8": _BESIDE,
+        "mxfp8-trtllm": MappingProxyType({"buffer-reused-too-early": _AT_ONCE}),
+    }
 )
 """By how SGLang holds weights."""
