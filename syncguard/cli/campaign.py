@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from syncguard.cli.errors import exit_codes, not_empty
+from syncguard.cli.errors import exit_codes
+from syncguard.cli.naming import naming
 from syncguard.errors import UsageError
 from syncguard.report import ExitCode
 from syncguard.reporting.terminal import standard_console
@@ -23,31 +24,19 @@ def campaign(
     ] = "stub",
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME|PATH",
-            help="The model of every cell, as for smoke; by default each fault's.",
-            callback=not_empty,
-            show_default=False,
-        ),
+        naming("NAME|PATH", "The model of every cell, as for smoke; by default each fault's."),
     ] = None,
     quantization: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="How weights are held in every cell, as for smoke; by default mxfp8, or what a "
+        naming(
+            "NAME",
+            "How weights are held in every cell, as for smoke; by default mxfp8, or what a "
             "fault needs.",
-            callback=not_empty,
-            show_default=False,
         ),
     ] = None,
     path: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="How weights reach the engine, as for smoke.",
-            callback=not_empty,
-            show_default=False,
-        ),
+        naming("NAME", "How weights reach the engine, as for smoke."),
     ] = None,
     tp: Annotated[
         int | None,
@@ -61,11 +50,9 @@ def campaign(
     ] = None,
     process: Annotated[
         str | None,
-        typer.Option(
-            metavar="in|own|server",
-            help="Where the engine runs, as for smoke; faults are armed where its model is.",
-            callback=not_empty,
-            show_default=False,
+        naming(
+            "in|own|server",
+            "Where the engine runs, as for smoke; faults are armed where its model is.",
         ),
     ] = None,
     profile: Annotated[

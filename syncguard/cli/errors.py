@@ -13,7 +13,7 @@ from syncguard.errors import EngineLost, UsageError
 from syncguard.files import FULL
 from syncguard.report import ExitCode
 
-__all__ = ["TRACEBACK", "exit_codes", "not_empty"]
+__all__ = ["TRACEBACK", "exit_codes"]
 
 _BROKEN_PIPE: Final = 128 + 13
 
@@ -83,10 +83,3 @@ def _tell_internal(error: BaseException) -> None:
         f"with both outputs in the project's issue tracker.",
         err=True,
     )
-
-
-def not_empty(value: str | None) -> str | None:
-    """Refuse an empty value, which a script's unset variable gives and which asks for nothing."""
-    if value == "":
-        raise typer.BadParameter("it is empty: give a value, or leave the option out")
-    return value

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from syncguard.cli.errors import exit_codes, not_empty
+from syncguard.cli.errors import exit_codes
+from syncguard.cli.naming import naming
 from syncguard.errors import UsageError
 from syncguard.report import exit_code
 from syncguard.reporting import Broadcast, Listener, ReportFile, ReportFolder, Terminal
@@ -21,14 +22,12 @@ def smoke(
     ] = "vllm",
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME|PATH",
-            help="tiny-qwen3 (the default), tiny-qwen3-tied, tiny-qwen3-wide, tiny-qwen3-moe, "
+        naming(
+            "NAME|PATH",
+            "tiny-qwen3 (the default), tiny-qwen3-tied, tiny-qwen3-wide, tiny-qwen3-moe, "
             "tiny-qwen3-moe-wide, tiny-glm4-moe, tiny-llama, or a checkpoint's folder; for the "
             "stub stub-dense (the default), stub-tied, stub-mla, stub-moe, stub-ranks or "
             "stub-replicas.",
-            callback=not_empty,
-            show_default=False,
         ),
     ] = None,
     quantization: Annotated[
@@ -64,11 +63,9 @@ def smoke(
     ] = 1,
     draft: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME|PATH",
-            help="A model that drafts tokens for vLLM's; no sync brings it, so none may change it.",
-            callback=not_empty,
-            show_default=False,
+        naming(
+            "NAME|PATH",
+            "A model that drafts tokens for vLLM's; no sync brings it, so none may change it.",
         ),
     ] = None,
     process: Annotated[
@@ -116,11 +113,8 @@ def smoke(
     ] = 0,
     fault: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME[@SITE]",
-            help="Arm a fault from before the first sync on: the checks must find it.",
-            callback=not_empty,
-            show_default=False,
+        naming(
+            "NAME[@SITE]", "Arm a fault from before the first sync on: the checks must find it."
         ),
     ] = None,
     json: Annotated[
