@@ -122,9 +122,10 @@ def plan(options: CampaignOptions, sites: Mapping[str, Sequence[str]]) -> Plan:
     first = options.first_seed
     healthy = [HealthySpec(options.engine, first + number) for number in range(options.healthy)]
     if not cells and not options.no_faults:
-        told = "; ".join(f"{name}: {why}" for name, why in skipped.items())
+        told = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
+        why = f"none of these faults is armed at --stages {', '.join(options.stages)}"
         raise UsageError(
-            f"there is nothing to run on engine {options.engine!r}: {told or 'no stage applies'}"
+            f"there is nothing to run on engine {options.engine!r}: {told or why}"
             "\n  what to do: name other faults, or run healthy ones alone with --no-faults"
         )
     return Plan(tuple(cells), tuple(healthy), skipped)

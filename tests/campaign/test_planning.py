@@ -54,7 +54,7 @@ def test_a_fault_without_a_site_is_skipped_with_the_reason() -> None:
 def test_nothing_to_run_is_told() -> None:
     with pytest.raises(UsageError, match="nothing to run on engine 'stub': planted-tame: the stub"):
         plan(CampaignOptions(faults=(TAME,)), {TAME: []})
-    with pytest.raises(UsageError, match="no stage applies"):
+    with pytest.raises(UsageError, match="is armed at --stages late"):
         plan(CampaignOptions(faults=(TAME,), stages=("late",)), SITES)
 
 
