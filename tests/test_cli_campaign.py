@@ -57,7 +57,7 @@ def test_what_is_fixed_is_told_and_repeated(run: Run, plant: Plant, tmp_path: Pa
 
 
 def test_a_result_that_cannot_be_written_costs_no_cell(
-    run: Run, plant: Plant, tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, plant: Plant, tmp_path: Path, state: Path
 ) -> None:
     plant(STALE)
     folder = tmp_path / "gone"
@@ -69,14 +69,12 @@ def test_a_result_that_cannot_be_written_costs_no_cell(
         folder.rmdir()
         written(self, path)
 
-    monkeypatch.setattr(CampaignResult, "write", remove_first)
-    ran = run(*arguments)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(CampaignResult, "write", remove_first)
+        ran = run(*arguments)
     assert ran.code == 2
     assert "cannot write" in ran.err
     assert len(list(state.iterdir())) == 1
-    monkeypatch.undo()
-    monkeypatch.setenv("XDG_STATE_HOME", str(state.parents[1]))
-    plant(STALE)
     folder.mkdir()
     again = run(*arguments)
     assert again.code == 0
