@@ -12,7 +12,8 @@ from syncguard.campaign.result import validate
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
-QKV = "model.layers.0.self_attn.qkv_proj.weight_scale_swizzled"
+LAYER = "model.layers.0.self_attn.qkv_proj"
+QKV = f"{LAYER}.weight_scale_swizzled"
 EXPERT = "model.layers.1.mlp.experts.1.gate_proj.weight"
 
 
@@ -37,7 +38,7 @@ def campaign(*arguments: str, folder: Path) -> tuple[subprocess.CompletedProcess
         (["--process", "server"], "stale-swizzled-scales", QKV),
         (["--model", "tiny-qwen3-moe"], "gate-and-up-swapped", EXPERT),
         (["--model", "tiny-qwen3-moe", "--path", "extension"], "weight-never-sent", EXPERT),
-        (["--quantization", "modelopt-mxfp8", "--path", "reload"], "processed-flag", QKV[:37]),
+        (["--quantization", "modelopt-mxfp8", "--path", "reload"], "processed-flag", LAYER),
     ],
     ids=lambda value: "-".join(value[1::2]) if isinstance(value, list) else None,
 )
@@ -50,7 +51,8 @@ def test_a_fault_is_found_in_the_engine_that_is_asked_for(
     validate(value)
     (cell,) = value["cells"]
     assert (cell["site"], cell["outcome"]) == (site, "detected")
-    assert set(cell["claimed_by"]) <= set(cell["seen_at"])
+    # What a session never brought is fresh memory in vLLM, so the poison is gone all the same.
+    assert set(cell["claimed_by"]) - set(cell["seen_at"]) <= {"poison-coverage"}
 
 
 @pytest.mark.parametrize("what", [["--faults", "sent-twice"], ["--no-faults", "--healthy", "1"]])
