@@ -17,10 +17,6 @@ __all__ = ["BUCKET_BYTES", "Pair", "make_pair"]
 BUCKET_BYTES = 200_000
 """A few buckets a sync."""
 
-_ALIVE: list["Pair"] = []
-"""The first engine of a process holds the file through which torch makes process groups; without
-it the next engine of another kind waits for five minutes, and does not start."""
-
 _CLASSES = {"sglang": "SglangEngine", "vllm": "VllmEngine"}
 
 
@@ -81,6 +77,4 @@ def make_pair(engine: str, model: str, folder: Path, quantization: str, **option
     lowered = trained_in(quantization)
     learner = TransformersLearner(checkpoint.path, quantization=lowered, wire=started.wire)
     guard = Guard(learner, started, Heard(), vocabulary=checkpoint.config["vocab_size"])
-    pair = Pair(learner, started, guard)
-    _ALIVE.append(pair)
-    return pair
+    return Pair(learner, started, guard)

@@ -5,12 +5,13 @@ other temporary folders.
 """
 
 import contextlib
+import functools
 import tempfile
 from typing import Final
 
 from syncguard.errors import UsageError
 
-__all__ = ["socket_folder"]
+__all__ = ["lasting_folder", "socket_folder"]
 
 _LONGEST: Final = 107
 """Bytes of a socket's path: ``sun_path`` of unix(7), less the zero at its end."""
@@ -41,3 +42,16 @@ def socket_folder() -> "tempfile.TemporaryDirectory[str]":
         f"  got: {', '.join(places)}\n"
         "  what to do: set TMPDIR to a folder with a short path that can be written"
     )
+
+
+@functools.cache
+def lasting_folder() -> "tempfile.TemporaryDirectory[str]":
+    """The same for engines in this process, once; it goes when the process ends.
+
+    Process groups of torch are the process's, and so is the file through which they are made: the
+    next engine, of whatever kind, needs it when the first one is closed.
+
+    Raises:
+        UsageError: There is no place for it.
+    """
+    return socket_folder()

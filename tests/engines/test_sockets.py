@@ -3,6 +3,8 @@
 import os
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from uuid import uuid4
@@ -57,3 +59,15 @@ def test_no_place_at_all_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setattr(sockets, "_SHORT", ("/nowhere/at/all",))
     with pytest.raises(UsageError, match="set TMPDIR to a folder with a short path"):
         socket_folder()
+
+
+def test_engines_in_one_process_share_a_folder_that_goes_with_it() -> None:
+    code = (
+        "from syncguard.engines.sockets import lasting_folder as folder\n"
+        "assert folder() is folder()\n"
+        "open(folder().name + '/store', 'w').close()\n"
+        "print(folder().name)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "syncguard-" in ran.stdout
+    assert not Path(ran.stdout.strip()).exists()

@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +75,24 @@ def test_an_engine_starts_after_another_is_gone(models: Path) -> None:
         pair = make_pair(models, "tiny-qwen3", "none", process=process)
         assert pair.judge() == {}
         pair.engine.close()
+
+
+def test_an_engine_of_another_kind_starts_after_one_was_closed(models: Path) -> None:
+    """Both make process groups of torch, which are the process's."""
+    if find_spec("sglang") is None:  # on a CPU it does not import by itself
+        pytest.skip("SGLang is not installed")
+    code = (
+        "from pathlib import Path\n"
+        "from tests.pairs import make_pair\n"
+        f"folder = Path({str(models)!r})\n"
+        "for engine in ('vllm', 'sglang'):\n"
+        "    pair = make_pair(engine, 'tiny-qwen3', folder, 'none')\n"
+        "    assert pair.judge() == {}\n"
+        "    pair.engine.close()\n"
+    )
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_tensors_do_not_cross_processes(models: Path) -> None:

@@ -19,14 +19,14 @@ from syncguard.engines.ranks import Ranks
 from syncguard.engines.sglang.equivalent import EQUIVALENT
 from syncguard.engines.sglang.launch import CUSTOM_LOADER, QUANTIZATIONS
 from syncguard.engines.sglang.names import engine_name
-from syncguard.engines.sockets import socket_folder
+from syncguard.engines.sockets import lasting_folder, socket_folder
 from syncguard.engines.starting import temporary_files_in
 from syncguard.errors import UsageError
 from syncguard.observations import (
     QuantizedCanary,
     SyncRecord,
 )
-from syncguard.seams import Seams
+from syncguard.seams import Seams, merged_seams
 
 __all__ = ["PATHS", "SglangEngine"]
 
@@ -95,9 +95,10 @@ class SglangEngine(RankedEngine):
         self._quantization = quantization
         self._record: SyncRecord | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="syncguard-sglang-")
-        self._sockets = socket_folder()
+        self._away = served or ranks > 1
+        self._sockets = socket_folder() if self._away else lasting_folder()
         with temporary_files_in(self._sockets.name):
-            form = _form(served=served or ranks > 1, ranks=ranks)
+            form = _form(served=self._away, ranks=ranks)
             self._form: Form = form(checkpoint, quantization, exclude, load_format, seed)
         self._session = self._form.session
         self._count = ranks
@@ -191,14 +192,12 @@ class SglangEngine(RankedEngine):
             return call_seams(self)
         from syncguard.engines.sglang.seams import session_seams
 
-        held, found = session_seams(self._session), call_seams(self)
-        for name, sites in {**self._ranks.ask("seams")[0], **held}.items():
-            found.setdefault(name, {}).update(sites)
-        return found
+        (of_rank,) = self._ranks.ask("seams")
+        return merged_seams(call_seams(self), of_rank, session_seams(self._session))
 
     def ranks_apart(self) -> bool:
         """See `syncguard.protocols.EngineExtras`."""
-        return self._model is None
+        return self._away
 
     @property
     def _model(self) -> Any:
@@ -233,7 +232,8 @@ class SglangEngine(RankedEngine):
         """End what was started, and remove temporary files."""
         self._form.close()
         self._folder.cleanup()
-        self._sockets.cleanup()
+        if self._away:
+            self._sockets.cleanup()
 
 
 def _form(*, served: bool, ranks: int) -> Callable[..., Form]:

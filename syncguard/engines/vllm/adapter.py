@@ -16,7 +16,7 @@ from syncguard.engines.buckets import write_bucket
 from syncguard.engines.calls import call_seams
 from syncguard.engines.ranked import Generate, RankedEngine
 from syncguard.engines.ranks import AllRanks, Ranks
-from syncguard.engines.sockets import socket_folder
+from syncguard.engines.sockets import lasting_folder, socket_folder
 from syncguard.engines.starting import temporary_files_in
 from syncguard.engines.vllm.launch import (
     EXCLUDED,
@@ -115,7 +115,7 @@ class VllmEngine(RankedEngine):
         self._told = {"process": process, "compiled": "folded" if folded else str(compiled).lower()}
         self._told |= {"draft": draft.name} if draft else {}
         self._folder = tempfile.TemporaryDirectory(prefix="syncguard-vllm-")
-        self._sockets = socket_folder()
+        self._sockets = socket_folder() if self._away else lasting_folder()
         arguments = engine_arguments(
             checkpoint,
             quantization,
@@ -305,7 +305,8 @@ class VllmEngine(RankedEngine):
         for replica in self._replicas:
             replica.close()
         self._folder.cleanup()
-        self._sockets.cleanup()
+        if self._away:
+            self._sockets.cleanup()
 
     def _receiving(self) -> dict[str, Seam]:
         """By the first rank of each replica: it takes a bucket."""
