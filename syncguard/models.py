@@ -15,7 +15,10 @@ import torch
 from syncguard.checkpoints import Checkpoint, read_checkpoint
 from syncguard.errors import UsageError
 
-__all__ = ["MODELS", "TinyModel", "resolve_model"]
+__all__ = ["MODELS", "TinyModel", "expert_count", "resolve_model"]
+
+_EXPERTS: Final = ("n_routed_experts", "num_experts", "num_local_experts")
+"""What configurations of models call the number of their experts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +168,15 @@ MODELS: Final[Mapping[str, TinyModel]] = {
     )
 }
 """The checkpoints that syncguard makes itself, by name."""
+
+
+def expert_count(config: Mapping[str, Any]) -> int:
+    """How many experts a layer of a model has; 0 if it is no mixture.
+
+    Args:
+        config: Its configuration, as transformers writes it.
+    """
+    return next((int(config[name]) for name in _EXPERTS if config.get(name)), 0)
 
 
 def resolve_model(

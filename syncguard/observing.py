@@ -277,6 +277,7 @@ def _manifest(view: View) -> dict[str, str]:
 
 _OBSERVERS: Final[dict[str, Callable[[View], Any]]] = {
     "admits": lambda view: _optional(view.engine, "admits"),
+    "alternatives": _alternatives,
     "block_probe": block_probe,
     "byte_ranks": byte_ranks,
     "cached_versions": lambda view: _after_use(
@@ -311,7 +312,6 @@ _OBSERVERS: Final[dict[str, Callable[[View], Any]]] = {
     "rederived": lambda view: view.engine.rederive(),
     "rotation": rotation,
     "served_before": lambda view: view.context.served_before,
-    "alternatives": _alternatives,
     "served_requests": lambda view: _optional(view.engine, "served_requests"),
     "same_weights": lambda view: view.context.same_weights,
     "samples": _samples,

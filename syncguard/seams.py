@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["SEAM_NAMES", "STAND_IN", "Seam", "Seams"]
+__all__ = ["SEAM_NAMES", "STAND_IN", "Seam", "Seams", "merged_seams"]
 
 SEAM_NAMES: Final = (
     "admit",  # may the engine serve now
@@ -110,3 +110,12 @@ class Seam:
 
 Seams = dict[str, dict[str, Seam]]
 """Seam name to its sites."""
+
+
+def merged_seams(*offered: Seams) -> Seams:
+    """All sites of all seams; of two of one name the later counts."""
+    merged: Seams = {}
+    for seams in offered:
+        for name, sites in seams.items():
+            merged.setdefault(name, {}).update(sites)
+    return merged

@@ -98,8 +98,8 @@ def run_campaign(
             engine=options.engine,
             profile=options.profile,
             checks=checks,
-            cells=tuple(Cell.from_dict(done[spec.key]) for spec in laid_out.cells),
-            healthy=tuple(HealthyRun.from_dict(done[spec.key]) for spec in laid_out.healthy),
+            cells=tuple(done[spec.key] for spec in laid_out.cells),
+            healthy=tuple(done[spec.key] for spec in laid_out.healthy),
             skipped=laid_out.skipped,
             environment=_environment(options),
             seconds=time.monotonic() - began,
@@ -119,15 +119,15 @@ def _run(
     laid_out: Plan,
     session: Session | None,
     listener: CampaignListener,
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Keys of all cells and healthy runs with their values, from the session or run now."""
+) -> Iterator[tuple[str, Any]]:
+    """All cells and healthy runs by their keys, from the session or run now."""
     left: list[Spec] = []
     planned: list[Spec] = [*laid_out.cells, *laid_out.healthy]
     for spec in planned:
         if session is not None and spec.key in session.kept:
-            value = session.kept[spec.key]
-            listener.finished(_resumed(spec, value, session), resumed=True)
-            yield spec.key, value
+            found = _resumed(spec, session)
+            listener.finished(found, resumed=True)
+            yield spec.key, found
         else:
             left.append(spec)
     jobs = run_jobs(
@@ -142,8 +142,9 @@ def _run(
             value = _lost(spec, outcome, options) if isinstance(outcome, Lost) else outcome
             if session is not None:
                 session.keep(spec.key, value)
-            listener.finished(_read(spec, value), resumed=False)
-            yield spec.key, value
+            found = _read(spec, value)
+            listener.finished(found, resumed=False)
+            yield spec.key, found
 
 
 def _work(options: CampaignOptions, checks: tuple[str, ...], spec: Spec) -> dict[str, Any]:
@@ -179,14 +180,14 @@ def _read(spec: Spec, value: dict[str, Any]) -> Finished:
     return read.from_dict(value)
 
 
-def _resumed(spec: Spec, value: dict[str, Any], session: Session) -> Finished:
+def _resumed(spec: Spec, session: Session) -> Finished:
     """What an earlier try has kept of a cell or run.
 
     Raises:
         UsageError: It kept no such thing.
     """
     try:
-        found = _read(spec, value)
+        found = _read(spec, session.kept[spec.key])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise session.damaged(f"{spec.key}: {type(error).__name__}: {error}") from error
     if found.spec != spec:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from syncguard.campaign.pins import Pins, model_traits, unmet
-from syncguard.errors import UsageError
+from syncguard.errors import Unsupported, UsageError
 from syncguard.hints import did_you_mean
 
 __all__ = ["LIVE", "Choice", "LiveEngine", "Mode"]
@@ -120,39 +120,39 @@ class LiveEngine:
     second: bool = False
     timeouts_s: tuple[float, float] = (240.0, 60.0)
 
-    def choices(self, topology: Mapping[str, Any], pins: Pins) -> Iterator[Choice | str]:
-        """What it can be that a topology asks for and that is not fixed otherwise.
+    def choose(self, topology: Mapping[str, Any], pins: Pins) -> Choice:
+        """The best that it can be of what a topology asks for and a user fixes.
 
-        Yields:
-            Choices, the best first, and for each that will not do what is missing.
+        Raises:
+            Unsupported: It can be none.
         """
+        least: list[str] = []
+        for missing, choice in self._choices(topology, pins):
+            if not missing:
+                return choice
+            least = min(least or missing, missing, key=len)
+        given = ", ".join(f"{name} {value}" for name, value in pins.told().items())
+        raise Unsupported(
+            f"needs {', '.join(least)}, which the live engine is not"
+            + (f" with {given}" if given else "")
+        )
+
+    def _choices(
+        self, topology: Mapping[str, Any], pins: Pins
+    ) -> Iterator[tuple[list[str], Choice]]:
+        """What it can be, the best first, each with what is then missing."""
         needs = topology if pins.quantization else {"quantization": "mxfp8", **topology}
         ranks = pins.ranks or topology.get("ranks", 1)
         models = (pins.model,) if pins.model else self.ranked if ranks > 1 else self.models
+        path = pins.path or topology.get("path", "")
         for model in models:
             for name, mode in self.modes.items():
                 if pins.quantization != name and (pins.quantization or mode.pinned):
                     continue
                 there = {"quantization": mode.quantization, "wire": mode.wire, "ranks": ranks}
                 there |= {**self.traits, **_traits_of(model), **mode.traits}
-                if missing := unmet(needs, there):
-                    yield ", ".join(missing)
-                    continue
-                path = pins.path or topology.get("path", "")
-                yield Choice(model, name, mode.wire, path, ranks, pins.process or "in")
-
-    def choose(self, topology: Mapping[str, Any], pins: Pins) -> Choice | None:
-        """The first of `choices`; none if there is none."""
-        found = self.choices(topology, pins)
-        return next((choice for choice in found if isinstance(choice, Choice)), None)
-
-    def refusal(self, topology: Mapping[str, Any], pins: Pins) -> str:
-        """Why it cannot be of a topology; empty if it can."""
-        if self.choose(topology, pins) is not None:
-            return ""
-        least = min((str(missing) for missing in self.choices(topology, pins)), key=len)
-        given = ", ".join(f"{name} {value}" for name, value in pins.told().items())
-        return f"needs {least}, which the live engine is not" + (f" with {given}" if given else "")
+                choice = Choice(model, name, mode.wire, path, ranks, pins.process or "in")
+                yield unmet(needs, there), choice
 
     def require(self, pins: Pins) -> None:
         """Refuse what it never can be.

@@ -4,13 +4,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from syncguard.models import expert_count
+
 __all__ = ["Pins", "model_traits", "unmet"]
 
 _SIZES: Final = frozenset({"head_dim", "heads", "hidden", "intermediate", "kv_heads", "layers"})
-"""What no fault depends on, as far as there is some of it; and the size of the vocabulary."""
-
-_EXPERTS: Final = ("n_routed_experts", "num_experts", "num_local_experts")
-"""What configurations of models call the number of their experts."""
+"""What no fault depends on, as far as there is some of it."""
 
 _SHARED: Final = ("n_shared_experts", "shared_expert_intermediate_size")
 
@@ -33,17 +32,16 @@ class Pins:
     ranks: int = 0
     process: str = ""
 
+    def told(self) -> dict[str, str]:
+        """What is fixed, by option of the command line."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {_OPTIONS.get(name, name): str(value) for name, value in given.items() if value}
+
     def words(self) -> Iterator[str]:
         """Options of the command line that fix the same."""
-        for field in fields(self):
-            if value := getattr(self, field.name):
-                yield f"--{_OPTIONS.get(field.name, field.name)}"
-                yield str(value)
-
-    def told(self) -> dict[str, str]:
-        """What is fixed, by option."""
-        words = list(self.words())
-        return dict(zip((w.removeprefix("--") for w in words[::2]), words[1::2], strict=True))
+        for option, value in self.told().items():
+            yield f"--{option}"
+            yield value
 
 
 _OPTIONS: Final = {"ranks": "tp"}
@@ -58,7 +56,7 @@ def model_traits(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "bias": bool(config.get("attention_bias", config.get("model_type") == "qwen2")),
         "correction_bias": config.get("model_type") == "glm4_moe",
-        "experts": next((config[name] for name in _EXPERTS if config.get(name)), 0),
+        "experts": expert_count(config),
         "shared_expert": any(config.get(name) for name in _SHARED),
         "tied": bool(config.get("tie_word_embeddings")),
     }

@@ -6,13 +6,16 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from syncguard.campaign.live import LIVE, Choice
 from syncguard.campaign.pins import Pins, unmet
 from syncguard.errors import Unsupported
 from syncguard.faults import World
 from syncguard.protocols import Engine
+
+if TYPE_CHECKING:
+    from syncguard.stubs import Topology
 
 __all__ = ["ENGINES", "Place", "kind", "make_place", "packages_of", "prepare", "refusal", "seeded"]
 
@@ -53,28 +56,25 @@ def make_place(engine: str, topology: Mapping[str, Any], seed: int, pins: Pins =
     Raises:
         Unsupported: The engine cannot be of this topology.
     """
-    if why := refusal(engine, topology, pins):
-        raise Unsupported(why)
-    if engine in LIVE:
-        choice = LIVE[engine].choose(topology, pins)
-        assert choice is not None, "else it is refused"  # noqa: S101
-        return _live(engine, choice, seed)
-    return _stub(_pinned(topology, pins), seed)
+    chosen = _chosen(engine, topology, pins)
+    return _live(engine, chosen, seed) if isinstance(chosen, Choice) else _stub(chosen, seed)
 
 
 def kind(engine: str, topology: Mapping[str, Any], pins: Pins = _FREE) -> str:
-    """What is alike for topologies that one and the same engine can be of."""
-    if engine in LIVE:
-        return str(LIVE[engine].choose(topology, pins))
-    return repr(sorted(_pinned(topology, pins).items()))
+    """What is alike for topologies that one and the same engine can be of.
+
+    Raises:
+        Unsupported: The engine cannot be of this topology.
+    """
+    return str(_chosen(engine, topology, pins))
 
 
 def refusal(engine: str, topology: Mapping[str, Any], pins: Pins = _FREE) -> str:
     """Why an engine cannot be of a topology; empty if it can."""
-    if engine in LIVE:
-        return LIVE[engine].refusal(topology, pins)
-    if missing := unmet(topology, _fixed(pins)):
-        return f"needs {', '.join(missing)}, which {pins.model or 'the stub'} is not"
+    try:
+        _chosen(engine, topology, pins)
+    except Unsupported as error:
+        return str(error)
     return ""
 
 
@@ -118,24 +118,30 @@ def seeded(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def _fixed(pins: Pins) -> dict[str, Any]:
-    """Fields of a stub's topology that are fixed."""
+def _chosen(engine: str, topology: Mapping[str, Any], pins: Pins) -> "Choice | Topology":
+    """What an engine is to be.
+
+    Raises:
+        Unsupported: It cannot.
+    """
+    if engine in LIVE:
+        return LIVE[engine].choose(topology, pins)
     from syncguard.sides import stub_topology
+    from syncguard.stubs import Topology
 
-    fields = asdict(stub_topology(pins.model)) if pins.model else {}
-    fields.pop("quantization", None)
-    return fields | ({"quantization": pins.quantization} if pins.quantization else {})
+    fixed = asdict(stub_topology(pins.model)) if pins.model else {}
+    fixed.pop("quantization", None)
+    if pins.quantization:
+        fixed["quantization"] = pins.quantization
+    if missing := unmet(topology, fixed):
+        raise Unsupported(f"needs {', '.join(missing)}, which {pins.model or 'the stub'} is not")
+    return Topology(**{**topology, **fixed})
 
 
-def _pinned(topology: Mapping[str, Any], pins: Pins) -> dict[str, Any]:
-    return {**topology, **_fixed(pins)}
-
-
-def _stub(fields: Mapping[str, Any], seed: int) -> Place:
+def _stub(topology: "Topology", seed: int) -> Place:
     from syncguard.sides import brought_up
-    from syncguard.stubs import Topology, make_stub_engine, make_stub_learner
+    from syncguard.stubs import make_stub_engine, make_stub_learner
 
-    topology = Topology(**fields)
     world = World(
         lambda: make_stub_learner(topology, seed=seed),
         lambda: make_stub_engine(topology, seed=seed),

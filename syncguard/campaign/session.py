@@ -52,7 +52,7 @@ class Session:
     def __init__(self, path: Path, options: CampaignOptions, fresh: bool = False) -> None:
         self.path = path
         self.kept: dict[str, Any] = {}
-        self._digest = digest = _digest(options)
+        self._digest = _digest(options)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists() and not path.is_file():
@@ -75,7 +75,7 @@ class Session:
         self._file.seek(0)
         lines = self._file.read().split(b"\n")
         if lines != [b""]:
-            self._require_ours(lines[0], digest, fresh)
+            self._require_ours(lines[0], fresh)
         if fresh or lines == [b""]:
             self._file.truncate(0)
             self._begin()
@@ -106,7 +106,7 @@ class Session:
                 self.path.unlink()
         self._file.close()
 
-    def _require_ours(self, line: bytes, digest: str, fresh: bool) -> None:
+    def _require_ours(self, line: bytes, fresh: bool) -> None:
         header = _parsed(line)
         if not isinstance(header, dict) or header.get("schema") != _SCHEMA:
             self._file.close()
@@ -114,7 +114,7 @@ class Session:
                 f"will not overwrite {str(self.path)!r}: it holds no campaign's session\n"
                 "  what to do: give another path with --session"
             )
-        if header.get("digest") != digest and not fresh:
+        if header.get("digest") != self._digest and not fresh:
             self._file.close()
             raise UsageError(
                 f"session {str(self.path)!r} is of another campaign\n"
@@ -129,14 +129,13 @@ class Session:
         if not whole:
             self._begin()
         for number, line in enumerate(lines[1:-1], 2):
-            entry = _parsed(line)
-            key, value = (
-                (entry.get("key"), entry.get("value")) if isinstance(entry, dict) else (None, None)
-            )
-            if not isinstance(key, str) or not isinstance(value, dict):
-                self._file.close()
-                raise self.damaged(f"line {number}: {line[:_SHOWN].decode(errors='replace')!r}")
-            self.kept[key] = value
+            match _parsed(line):
+                case {"key": str(key), "value": dict(value)}:
+                    self.kept[key] = value
+                case _:
+                    self._file.close()
+                    told = line[:_SHOWN].decode(errors="replace")
+                    raise self.damaged(f"line {number}: {told!r}")
 
     def _begin(self) -> None:
         self._write({"schema": _SCHEMA, "digest": self._digest, "version": __version__})

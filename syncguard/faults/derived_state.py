@@ -164,17 +164,8 @@ def processed_flag(world: World, site: str) -> Iterator[None]:
     The first load set it, and the code that reloads does not know it. Clear it when a sync
     begins.
     """
-
-    def wrapper(original: Callable[..., None]) -> Callable[..., None]:
-        del original  # an engine that has started has processed every layer once
-
-        def return_at_once(*args: Any, **kwargs: Any) -> None:
-            del args, kwargs
-            world.fire()
-
-        return return_at_once
-
-    with world.wrap("post_process", site, wrapper):
+    # An engine that has started has processed every layer once.
+    with world.wrap("post_process", site, _skipped(world)):
         yield
 
 
@@ -195,20 +186,25 @@ def hook_not_run_on_direct_path(world: World, site: str) -> Iterator[None]:
 
     Only the loader's entry point runs it. Run post-processing on each path, and probe the kernels.
     """
+    with ExitStack() as stack:
+        for path in world.seams()["post_process"]:
+            stack.enter_context(world.wrap("post_process", path, _skipped(world)))
+        yield
+
+
+def _skipped(world: World) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Leave out whatever a callable does."""
 
     def wrapper(original: Callable[..., None]) -> Callable[..., None]:
         del original
 
-        def no_hook(*args: Any, **kwargs: Any) -> None:
+        def skip(*args: Any, **kwargs: Any) -> None:
             del args, kwargs
             world.fire()
 
-        return no_hook
+        return skip
 
-    with ExitStack() as stack:
-        for path in world.seams()["post_process"]:
-            stack.enter_context(world.wrap("post_process", path, wrapper))
-        yield
+    return wrapper
 
 
 _TODO: Final = "Derive the copy again and compare, or probe the kernel with one-hot rows."

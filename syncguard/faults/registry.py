@@ -87,7 +87,9 @@ class Fault:
 
     def sites_in(self, world: World) -> list[str]:
         """The sites of a world at which the fault can be armed; empty if it lacks the seam."""
-        seams = world.seams()
+        return self._sites_of(world, world.seams())
+
+    def _sites_of(self, world: World, seams: Seams) -> list[str]:
         offered = seams.get(self.seam, {})
         candidates = self.at(world) if self.at is not None and offered else offered
         return [
@@ -102,9 +104,10 @@ class Fault:
         Raises:
             KeyError: The world has no such site.
         """
-        if site not in self.sites_in(world):
+        seams = world.seams()
+        if site not in self._sites_of(world, seams):
             raise KeyError(f"fault {self.name!r} has no site {site!r} here")
-        seam = world.seams()[self.seam].get(site)
+        seam = seams[self.seam].get(site)
         if isinstance(seam, RankSeam):
             return world.arming(seam, self.name)
         return contextlib.contextmanager(self.arm)(world, site)

@@ -9,7 +9,7 @@ from typing import Any
 import syncguard.runner
 from syncguard.checks import CHECKS
 from syncguard.faults.ranks import RankSeam, seams_of_ranks
-from syncguard.seams import Seam, Seams
+from syncguard.seams import Seam, Seams, merged_seams
 
 __all__ = ["World"]
 
@@ -73,13 +73,11 @@ class World:
 
     def seams(self) -> Seams:
         """The seams of both sides, none where a side offers none, and of the checks."""
-        merged: Seams = {"check": {name: _asked(name) for name in CHECKS}}
-        for side in (self.engine, self.learner):
-            for name, sites in getattr(side, "seams", dict)().items():
-                merged.setdefault(name, {}).update(sites)
-        for name, sites in seams_of_ranks(self.engine).items():
-            merged.setdefault(name, {}).update(sites)
-        return merged
+        sides: list[Seams] = [
+            getattr(side, "seams", dict)() for side in (self.engine, self.learner)
+        ]
+        of_checks: Seams = {"check": {name: _asked(name) for name in CHECKS}}
+        return merged_seams(of_checks, *sides, seams_of_ranks(self.engine))
 
     def seam(self, name: str, site: str) -> Seam:
         """One seam.

@@ -90,16 +90,16 @@ def _predicted(
             raise ValueError(
                 f"sequence {number}: expected tokens from 0 to {vocabulary - 1}, got {strange[0]}"
             )
-    with torch.no_grad():
-        for batch in _batches([len(sequence) for sequence in sequences]):
-            longest = max(len(sequences[number]) for number in batch)
-            tokens = torch.zeros(len(batch), longest, dtype=torch.int64)
-            for row, number in enumerate(batch):
-                tokens[row, : len(sequences[number])] = torch.tensor(sequences[number])
+    for batch in _batches([len(sequence) for sequence in sequences]):
+        longest = max(len(sequences[number]) for number in batch)
+        tokens = torch.zeros(len(batch), longest, dtype=torch.int64)
+        for row, number in enumerate(batch):
+            tokens[row, : len(sequences[number])] = torch.tensor(sequences[number])
+        with torch.no_grad():
             logits = forward(tokens)
-            for row, number in enumerate(batch):
-                length = len(sequences[number])
-                yield number, logits[row, :length], tokens[row, :length]
+        for row, number in enumerate(batch):
+            length = len(sequences[number])
+            yield number, logits[row, :length], tokens[row, :length]
 
 
 def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:

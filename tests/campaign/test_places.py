@@ -118,8 +118,8 @@ def test_the_command_line_can_say_what_is_fixed() -> None:
 
 
 def test_healthy_runs_ask_only_for_what_an_engine_can_be() -> None:
-    for each in LIVE.values():
-        refused = [each.refusal(topology, FREE) for topology in each.healthy]
+    for name, each in LIVE.items():
+        refused = [refusal(name, topology) for topology in each.healthy]
         assert refused == [""] * len(each.healthy)
 
 

@@ -16,6 +16,7 @@ from syncguard.engines.sglang.fakes import importing
 from syncguard.engines.sglang.standins import SMALLEST
 from syncguard.engines.starting import quiet_collector
 from syncguard.errors import UsageError
+from syncguard.models import expert_count
 
 __all__ = [
     "CUSTOM_LOADER",
@@ -55,9 +56,6 @@ _ENVIRONMENT: Final = {
     "DO_NOT_TRACK": "1",
 }
 _DEFAULTS: Final = {"TORCHDYNAMO_DISABLE": "1"}
-_EXPERTS: Final = ("n_routed_experts", "num_experts", "num_local_experts")
-"""What configurations of models call the number of their experts."""
-
 _TOKENS: Final = 256
 _REQUESTS: Final = 16
 
@@ -205,7 +203,7 @@ def engine_arguments(
 def has_experts(checkpoint: Path) -> bool:
     """Whether the model of a checkpoint is a mixture."""
     config: dict[str, Any] = json.loads((checkpoint / "config.json").read_text())
-    return any(config.get(name) for name in _EXPERTS)
+    return expert_count(config) > 0
 
 
 def _free_port() -> int:
