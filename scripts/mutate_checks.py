@@ -45,7 +45,13 @@ TESTS = {
 }
 """Module to its tests in ``tests/checks``; by default the test of the same name."""
 
-ALL = ("tests/checks", "tests/test_guard.py", "tests/test_observing.py", "tests/test_runner.py")
+ALL = (
+    "tests/checks",
+    "tests/test_guard.py",
+    "tests/test_observing.py",
+    "tests/test_runner.py",
+    "tests/test_samples.py",
+)
 """What a mutant must survive to count as a survivor."""
 
 BLOCKS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.If, ast.For, ast.While, ast.With)
